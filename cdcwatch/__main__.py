@@ -1,0 +1,5 @@
+"""`python -m cdcwatch`."""
+
+from cdcwatch.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Due deadlines to optimistic-lock UPDATEs and their outcomes."""

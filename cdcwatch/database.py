@@ -1,0 +1,132 @@
+"""Ordinary connections to PostgreSQL, and what its errors mean to an operator.
+
+Every connection is autocommit and keeps no session state, so that it works through a pooler in transaction mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import conninfo
+from psycopg.adapt import Buffer, Dumper, Loader
+from psycopg.pq import Format
+
+from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
+from cdcwatch.instant import instant_sql, parse_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CONNECT_TIMEOUT_S = 10
+# Linux gives up on unacknowledged bytes after this; a dead peer is noticed in seconds, not after the kernel's 15 minutes.
+_TCP = {"keepalives_idle": "5", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "15000"}
+
+_POOLER = re.compile(r"unsupported startup parameter|not supported by pgbouncer|pooler|no such user: replication", re.IGNORECASE)
+_PLAIN_PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)|(://[^:/@\s]*:)[^\s]*@", re.IGNORECASE)
+
+_REMEDIES = {
+    "28P01": "set the right password (PGPASSFILE, a service file or the DSN)",
+    "28000": "let this role in from this address: a line in pg_hba.conf, then SELECT pg_reload_conf()",
+    "3D000": "name an existing database in postgres.dsn",
+    "53300": "raise max_connections, or lower close.concurrency",
+    "42501": "grant the role what it lacks: see sql/install.sql and `cdcwatch check`",
+    "42P01": "name the table in table.name as schema.table; `cdcwatch check` shows near matches",
+    "42703": "name existing columns in the configuration; `cdcwatch check` shows the table's",
+    "42704": "make the slot: cdcwatch slot create",
+    "55000": "see `cdcwatch slot status`",
+    "55006": "wait for the other process, or end it",
+}
+
+
+class Instant(int):
+    """Microseconds since 2000-01-01 UTC, as a statement's timestamptz parameter."""
+
+
+class _InstantDumper(Dumper):
+    """ISO text with its offset: read alike under every DateStyle and TimeZone."""
+
+    def dump(self, obj: Any) -> Buffer:
+        return instant_sql(int(obj)).encode()
+
+
+class _InstantBinaryLoader(Loader):
+    """timestamptz in binary is the integer we want: int64 microseconds since 2000, infinities included."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int:
+        return int.from_bytes(bytes(data), "big", signed=True)
+
+
+class _InstantTextLoader(Loader):
+    """Text form, for connections that did not ask for binary. Needs ISO, which `connect` sets."""
+
+    def load(self, data: Buffer) -> int:
+        return parse_instant(bytes(data).decode())
+
+
+def connect(dsn: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """An autocommit connection on which timestamptz is integer microseconds since 2000 (cursors: `binary=True`).
+
+    UnavailableError when the server can't be reached now; ConfigurationError or PreconditionError when no retry helps.
+    """
+    with translated():
+        parameters = conninfo.conninfo_to_dict(dsn)
+        defaults = {"application_name": application_name, "connect_timeout": str(_CONNECT_TIMEOUT_S), **_TCP}
+        made = psycopg.Connection.connect(
+            conninfo.make_conninfo("", **{**defaults, **parameters}), autocommit=True, prepare_threshold=None
+        )
+    register_instants(made)
+    return made
+
+
+def register_instants(connection: psycopg.Connection[Any]) -> None:
+    """Lets a connection read timestamptz as integers and take `Instant` parameters."""
+    adapters = connection.adapters
+    adapters.register_loader("timestamptz", _InstantBinaryLoader)
+    adapters.register_loader("timestamptz", _InstantTextLoader)
+    _InstantDumper.oid = psycopg.postgres.types["timestamptz"].oid
+    adapters.register_dumper(Instant, _InstantDumper)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turns psycopg's errors inside into ours: one line, a remedy, no password and no row values."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explain(error) from error
+
+
+def redact(text: str) -> str:
+    """The text without anything that looks like a password of a DSN."""
+    return _PLAIN_PASSWORD.sub(lambda match: f"{match[1] or match[3]}…{'@' if match[3] else ''}", text)
+
+
+def explain(error: psycopg.Error) -> CdcwatchError:
+    """What a PostgreSQL or libpq error means: by SQLSTATE where there is one.
+
+    https://www.postgresql.org/docs/current/errcodes-appendix.html
+    """
+    state = error.sqlstate or ""
+    # The primary message names objects and settings; detail and context may quote rows, so they are left out.
+    said = error.diag.message_primary or redact(str(error)).strip().splitlines()[0] if str(error).strip() else state
+    if isinstance(error, psycopg.ProgrammingError) and not state:
+        # libpq quotes the part of the DSN it stumbled over, which may be half of the password.
+        return ConfigurationError(
+            "postgres.dsn can't be read as libpq keywords or as a URI",
+            remedy="percent-encode special characters of a URI, or use keywords, PGPASSFILE or a service file",
+        )
+    if _POOLER.search(said):
+        return PreconditionError(
+            f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
+        )
+    if state[:2] in {"08", "57", "53", ""} and state != "57014":
+        return UnavailableError(f"PostgreSQL: {said}", remedy=_REMEDIES.get(state, "see that the server is up and reachable"))
+    return PreconditionError(
+        f"PostgreSQL: {said}{f' (SQLSTATE {state})' if state else ''}",
+        remedy=_REMEDIES.get(state, "see the server's log, and `cdcwatch check`"),
+    )

@@ -1,0 +1,1 @@
+"""Changes to deadline events, and the ordered schedule of what is due. Pure."""

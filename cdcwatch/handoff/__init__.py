@@ -1,0 +1,1 @@
+"""Events to a durable sink, and which LSN may be confirmed."""

@@ -1,0 +1,121 @@
+"""Instants as PostgreSQL keeps them: integer microseconds since 2000-01-01 00:00:00 UTC.
+
+`datetime` ends at year 9999, knows no infinity and rounds nothing we'd notice; integers order as the server does.
+https://www.postgresql.org/docs/current/datatype-datetime.html
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+INFINITY_US: Final = 2**63 - 1
+"""`infinity`: later than every instant. The value PostgreSQL itself uses on the wire."""
+NEGATIVE_INFINITY_US: Final = -(2**63)
+
+_DAY_US = 86_400_000_000
+_SECOND_US = 1_000_000
+_UNIX_TO_POSTGRES_US: Final = 946_684_800 * _SECOND_US
+_DAYS_PER_400_YEARS = 146_097
+_DAYS_TO_2000: Final = datetime(2000, 1, 1, tzinfo=UTC).toordinal()
+_LONGEST_MICROSECONDS = 6
+
+_TEXT = re.compile(
+    r"(\d{4,6})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?)( BC)?"
+)
+
+
+def parse_instant(text: str) -> int:
+    """PostgreSQL's ISO text of a timestamptz, with its offset, to microseconds.
+
+    `2026-11-30 10:15:00.5+00`, `0044-03-15 10:00:00+00 BC`, `infinity`. ValueError for anything else, an offset
+    left out included: a session not pinned to ISO must not be guessed at.
+    """
+    # The form a session pinned to UTC and ISO sends, without building a datetime.
+    if text[-3:] == "+00" and text[4:5] == "-" and text[10:11] == " ":
+        try:
+            us = _minute_us(text[:16]) + int(text[17:19]) * _SECOND_US
+            fraction = text[20:-3]
+        except ValueError:
+            return _parse_any(text)
+        return us + int(fraction.ljust(_LONGEST_MICROSECONDS, "0")) if fraction else us
+    return _parse_any(text)
+
+
+@lru_cache(maxsize=4096)
+def _minute_us(text: str) -> int:
+    """`2026-11-30 10:15` to microseconds."""
+    day = datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+    return (day.toordinal() - _DAYS_TO_2000) * _DAY_US + (day.hour * 60 + day.minute) * 60 * _SECOND_US
+
+
+def _parse_any(text: str) -> int:
+    if text == "infinity":
+        return INFINITY_US
+    if text == "-infinity":
+        return NEGATIVE_INFINITY_US
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError("not a timestamptz in ISO form with its offset")
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    if match[13]:
+        year = 1 - year  # there is no year 0 in the text: 1 BC is astronomical year 0
+    us = _days_since_2000(year, month, day) * _DAY_US + ((hour * 60 + minute) * 60 + second) * _SECOND_US
+    us += int((match[7] or "0").ljust(_LONGEST_MICROSECONDS, "0"))
+    if match[9]:
+        offset_s = int(match[10]) * 3600 + int(match[11] or 0) * 60 + int(match[12] or 0)
+        us -= offset_s * _SECOND_US if match[9] == "+" else -offset_s * _SECOND_US
+    return us
+
+
+def _days_since_2000(year: int, month: int, day: int) -> int:
+    """Days of the proleptic Gregorian calendar, any year: shifted by whole cycles of 400 years into datetime's range."""
+    cycles, year_in_cycle = divmod(year - 2000, 400)
+    ordinal = datetime(2000 + year_in_cycle, month, day, tzinfo=UTC).toordinal()
+    return ordinal - _DAYS_TO_2000 + cycles * _DAYS_PER_400_YEARS
+
+
+def format_instant(us: int) -> str:
+    """RFC 3339 in UTC with six digits, `2026-11-30T10:15:00.000000Z`; `infinity` and `-infinity` as words.
+
+    Years outside 0000-9999 get ISO 8601's expanded form with sign, as `-0043-03-15T10:00:00.000000Z` for 44 BC.
+    """
+    seconds, fraction = divmod(us, _SECOND_US)
+    if us in (INFINITY_US, NEGATIVE_INFINITY_US):
+        return "infinity" if us > 0 else "-infinity"
+    return f"{_second_text(seconds)}.{fraction:06d}Z"
+
+
+@lru_cache(maxsize=8192)
+def _second_text(seconds: int) -> str:
+    days, second_of_day = divmod(seconds, 86_400)
+    cycles, day_in_cycle = divmod(days, _DAYS_PER_400_YEARS)
+    date = datetime.fromordinal(_DAYS_TO_2000 + day_in_cycle)
+    year = date.year + cycles * 400
+    year_text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"  # noqa: PLR2004
+    minute, second = divmod(second_of_day, 60)
+    return f"{year_text}-{date.month:02d}-{date.day:02d}T{minute // 60:02d}:{minute % 60:02d}:{second:02d}"
+
+
+def instant_sql(us: int) -> str:
+    """The text PostgreSQL reads back as the same timestamptz, whatever the session's DateStyle or TimeZone."""
+    if us in (INFINITY_US, NEGATIVE_INFINITY_US):
+        return "infinity" if us > 0 else "-infinity"
+    days, second_of_day = divmod(us // _SECOND_US, 86_400)
+    cycles, day_in_cycle = divmod(days, _DAYS_PER_400_YEARS)
+    date = datetime.fromordinal(_DAYS_TO_2000 + day_in_cycle)
+    year = date.year + cycles * 400
+    era = "" if year > 0 else " BC"
+    minute, second = divmod(second_of_day, 60)
+    return (
+        f"{year if year > 0 else 1 - year:04d}-{date.month:02d}-{date.day:02d} "
+        f"{minute // 60:02d}:{minute % 60:02d}:{second:02d}.{us % _SECOND_US:06d}+00{era}"
+    )
+
+
+def from_unix_us(unix_us: int) -> int:
+    """Microseconds since 1970 to microseconds since 2000."""
+    return unix_us - _UNIX_TO_POSTGRES_US

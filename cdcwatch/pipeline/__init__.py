@@ -1,0 +1,1 @@
+"""Wires the rooms; owns start, stop and back-pressure."""

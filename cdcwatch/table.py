@@ -1,0 +1,78 @@
+"""The watched table as the catalog describes it, and the one encoding of an order's key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+INTEGER_TYPES: Final = frozenset({"smallint", "integer", "bigint"})
+
+Key = int | str
+"""An order's key inside cdcwatch: an int for one integer column (a fifth of a text's memory), else its canonical text.
+
+The canonical text is the column's own text for one column, and a JSON array of the columns' texts for several. It is
+the Kafka key too, so that equal keys are equal bytes.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name and its type as `format_type` spells it (`bigint`, `numeric(12,2)`, `shop.order_status`)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTable:
+    """What the rooms need to know of the table; made by `cdcwatch.slot.catalog`."""
+
+    schema: str
+    name: str
+    oid: int
+    key: tuple[Column, ...]
+    deadline: Column
+    status: Column | None
+    version: Column | None
+    open: frozenset[str]
+    """Texts of the statuses in which the deadline is live; empty without a status column."""
+    closed_status: str
+    """The status that a close writes."""
+    identity: str = "d"
+    """pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex)."""
+    columns: tuple[Column, ...] = field(default=(), compare=False)
+
+    @property
+    def qualified_name(self) -> str:
+        """`schema.name`, for people: not quoted."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def has_integer_key(self) -> bool:
+        """Whether keys are Python ints."""
+        return len(self.key) == 1 and self.key[0].type in INTEGER_TYPES
+
+
+def canonical_key(texts: Sequence[str], *, integer: bool) -> Key:
+    """The key of an order from its key columns' texts, in the key's column order."""
+    if len(texts) == 1:
+        return int(texts[0]) if integer else texts[0]
+    return orjson.dumps(list(texts)).decode()
+
+
+def key_texts(key: Key, columns: int) -> list[str]:
+    """The key columns' texts again: the inverse of `canonical_key`."""
+    if columns == 1:
+        return [str(key)]
+    texts: list[str] = orjson.loads(key) if isinstance(key, str) else [str(key)]
+    return texts
+
+
+def key_mapping(key: Key, columns: Sequence[Column]) -> Mapping[str, str]:
+    """Column name to text, as the topic's `data.key` and logs show it."""
+    return dict(zip((column.name for column in columns), key_texts(key, len(columns)), strict=True))
