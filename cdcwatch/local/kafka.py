@@ -1,0 +1,280 @@
+"""A throwaway Apache Kafka broker, run from its Maven artifacts, on the loopback interface."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from cdcwatch.local.binaries import find_java, find_maven
+from cdcwatch.local.errors import LocalServiceError
+from cdcwatch.local.process import OwnedProcess, free_port, last_line, launched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+KAFKA_VERSION = "4.4.0"
+_POM = Path(__file__).with_name("kafka-pom.xml")
+_COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_JAVA_FLAGS = (
+    "-Xmx256m",
+    "-Xms64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xss512k",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
+_COMMAND_TIMEOUT_S = 120
+_MAVEN_TIMEOUT_S = 600
+
+
+class LocalKafka:
+    """A broker that is its own controller; its data and log stand in one directory, the data there is used again.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        session_timeout_ms: int = 6000,
+        properties: Mapping[str, str] | None = None,
+        start_timeout_s: float = 90,
+    ) -> None:
+        """Choose ports. LocalServiceError without a Java.
+
+        `session_timeout_ms` is how long the controller takes a silent broker for alive: a restart after `kill` waits
+        for about that long, and a machine that stalls longer takes the broker off. `properties` are further lines
+        of server.properties.
+        """
+        self._java = find_java()
+        self.port = port or free_port()
+        self.directory = directory.absolute()
+        self.log_path = self.directory / "kafka.log"
+        self._data = self.directory / "log"
+        self._configuration = self.directory / "server.properties"
+        self._properties = {
+            **server_properties(
+                listeners=f"PLAINTEXT://127.0.0.1:{self.port}",
+                advertised=f"PLAINTEXT://127.0.0.1:{self.port}",
+                controller=f"127.0.0.1:{free_port()}",
+                session_timeout_ms=session_timeout_ms,
+            ),
+            "log.dirs": str(self._data),
+            **(properties or {}),
+        }
+        self._start_timeout_s = start_timeout_s
+        self._process: OwnedProcess | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's pid; None when it doesn't run."""
+        return self._process.pid if self._process is not None and self._process.running else None
+
+    def start(self) -> None:
+        """Bring the jars and format the storage when they are missing, start, wait until clients see a broker."""
+        if self.pid is not None:
+            return
+        jars = bring_jars()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._configuration.write_text("".join(f"{name}={value}\n" for name, value in self._properties.items()))
+        self._format(jars)
+        self._process = OwnedProcess(
+            self._command(jars, "kafka.Kafka", str(self._configuration)),
+            user=None,
+            death_signal=signal.SIGKILL,
+            directory=self.directory,
+            log_path=self.log_path,
+            environment=os.environ,
+        )
+        atexit.register(self.close)
+        self._process.wait_ready(_Metadata(self.port).lists_a_broker, timeout_s=self._start_timeout_s, name="Kafka")
+
+    def stop(self, *, timeout_s: float = 30) -> None:
+        """Shut down in order; LocalServiceError when it still runs after `timeout_s`."""
+        if self._process is None:
+            return
+        self._process.signal(signal.SIGTERM)
+        if not self._process.wait(timeout_s):
+            raise LocalServiceError(
+                f"Kafka did not stop in {timeout_s:g} s: {last_line(self.log_path)}", remedy=f"read {self.log_path}"
+            )
+        atexit.unregister(self.close)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would look."""
+        if self._process is not None:
+            self._process.kill_tree()
+            atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """Stop, by force when it takes longer than 10 s."""
+        try:
+            self.stop(timeout_s=10)
+        except LocalServiceError:
+            self.kill()
+
+    def restart(self) -> None:
+        """Stop and start on the same port; after `kill` or `stop` it only starts."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _command(self, jars: Path, main_class: str, *arguments: str) -> list[str]:
+        return [str(self._java), *_JAVA_FLAGS, "-cp", f"{jars}/*", main_class, *arguments]
+
+    def _format(self, jars: Path) -> None:
+        """Give the storage its cluster id, once."""
+        if (self._data / "meta.properties").exists():
+            return
+        arguments = ["format", "-t", _cluster_id(), "-c", str(self._configuration)]
+        done = subprocess.run(
+            launched(
+                self._command(jars, "kafka.tools.StorageTool", *arguments), user=None, death_signal=signal.SIGKILL
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise LocalServiceError(
+                f"Kafka could not format {self._data}: {_tail(done.stdout)}", remedy=f"look at {self.directory}"
+            )
+
+
+def server_properties(
+    *, listeners: str, advertised: str, controller: str, session_timeout_ms: int = 6000
+) -> dict[str, str]:
+    """The configuration of one broker that is its own controller; `controller` is its HOST:PORT."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{controller}",
+        "listeners": f"{listeners},CONTROLLER://{controller}",
+        "advertised.listeners": advertised,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+        "log.cleaner.dedupe.buffer.size": "8388608",
+        "log.cleaner.backoff.ms": "1000",
+        "log.initial.task.delay.ms": "1000",
+        "broker.session.timeout.ms": str(session_timeout_ms),
+        "broker.heartbeat.interval.ms": str(session_timeout_ms // 3),
+    }
+
+
+def bring_jars() -> Path:
+    """The directory of the broker's jars, which Maven brings once (43 MB).
+
+    It is in CDCWATCH_CACHE, else in ~/.cache/cdcwatch. LocalServiceError without Maven or its repository.
+    """
+    cache = Path(os.environ.get("CDCWATCH_CACHE") or Path.home() / ".cache" / "cdcwatch").absolute()
+    jars = cache / f"kafka-{KAFKA_VERSION}"
+    if jars.is_dir():
+        return jars
+    maven = find_maven()
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
+        brought = Path(unfinished) / "jars"
+        pom = shutil.copy(_POM, Path(unfinished) / "pom.xml")
+        options = ["-q", "-B", "-f", str(pom), _COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={brought}"]
+        done = subprocess.run(
+            launched([maven, *options], user=None, death_signal=signal.SIGTERM),
+            cwd=unfinished,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_MAVEN_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise LocalServiceError(
+                f"Maven could not bring Apache Kafka {KAFKA_VERSION}: {_tail(done.stdout)}",
+                remedy="see that Maven reaches its repository (proxy and mirror: ~/.m2/settings.xml)",
+            )
+        try:
+            brought.rename(jars)
+        except OSError:  # another process was quicker
+            if not jars.is_dir():
+                raise
+    return jars
+
+
+class _Metadata:
+    """Asks the broker for its metadata; connects only once something listens, so that no client complains before."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._client: AdminClient | None = None
+
+    def lists_a_broker(self) -> bool:
+        if self._client is None:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            except OSError:
+                return False
+            self._client = AdminClient(
+                {
+                    "bootstrap.servers": f"127.0.0.1:{self._port}",
+                    "log_level": 0,
+                    "reconnect.backoff.ms": 50,
+                    "reconnect.backoff.max.ms": 100,
+                }
+            )
+        try:
+            return bool(self._client.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+
+def _cluster_id() -> str:
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass  # it would read as an option
+    return text
+
+
+def _tail(output: bytes) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in output.decode(errors="replace").split("\n")]
+    return next((line for line in reversed(lines) if line), "no output")
