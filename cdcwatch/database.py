@@ -21,11 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CONNECT_TIMEOUT_S = 10
-# Linux gives up on unacknowledged bytes after this; a dead peer is noticed in seconds, not after the kernel's 15 minutes.
+# Linux gives up on unacknowledged bytes after this; a dead peer is noticed in seconds, not in 15 minutes.
 _TCP = {"keepalives_idle": "5", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "15000"}
 
-_POOLER = re.compile(r"unsupported startup parameter|not supported by pgbouncer|pooler|no such user: replication", re.IGNORECASE)
+_POOLER = re.compile(r"unsupported startup parameter|pgbouncer|pooler", re.IGNORECASE)
 _PLAIN_PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)|(://[^:/@\s]*:)[^\s]*@", re.IGNORECASE)
+
+# libpq gives no SQLSTATE while it connects: these refusals are known by their text, and no retry helps.
+_REFUSED = (
+    (re.compile(r"password authentication failed|no password supplied", re.IGNORECASE), "28P01"),
+    (
+        re.compile(r"no pg_hba\.conf entry|not permitted to log in|authentication failed|role .* does not exist"),
+        "28000",
+    ),
+    (re.compile(r"database .* does not exist"), "3D000"),
+    (re.compile(r"permission denied for database"), "42501"),
+)
 
 _REMEDIES = {
     "28P01": "set the right password (PGPASSFILE, a service file or the DSN)",
@@ -74,13 +85,38 @@ def connect(dsn: str, *, application_name: str) -> psycopg.Connection[tuple[Any,
     UnavailableError when the server can't be reached now; ConfigurationError or PreconditionError when no retry helps.
     """
     with translated():
-        parameters = conninfo.conninfo_to_dict(dsn)
+        parameters = parse_dsn(dsn)
         defaults = {"application_name": application_name, "connect_timeout": str(_CONNECT_TIMEOUT_S), **_TCP}
         made = psycopg.Connection.connect(
             conninfo.make_conninfo("", **{**defaults, **parameters}), autocommit=True, prepare_threshold=None
         )
     register_instants(made)
     return made
+
+
+def parse_dsn(dsn: str) -> dict[str, str]:
+    """Libpq's keywords of a DSN, read the way libpq does; only what the DSN itself says.
+
+    ConfigurationError when it can't be read, or reads as something its author can't have meant: an unescaped `@`, `/`
+    or `:` in a URI's password moves part of it into host, port or database, and from there into error messages.
+    """
+    try:
+        parameters = {key: str(value) for key, value in conninfo.conninfo_to_dict(dsn).items()}
+    except psycopg.ProgrammingError:
+        raise _unreadable_dsn() from None  # libpq's text quotes the part of the DSN it stumbled over
+    port = parameters.get("port", "")
+    uri = dsn.lstrip().startswith(("postgresql://", "postgres://"))
+    displaced = uri and any("@" in parameters.get(key, "") for key in ("host", "port", "dbname"))
+    if displaced or not all(part.isdigit() or not part for part in port.split(",")):
+        raise _unreadable_dsn()
+    return parameters
+
+
+def _unreadable_dsn() -> ConfigurationError:
+    return ConfigurationError(
+        "postgres.dsn can't be read as libpq keywords or as a URI",
+        remedy="percent-encode special characters of a URI, or use keywords, PGPASSFILE or a service file",
+    )
 
 
 def register_instants(connection: psycopg.Connection[Any]) -> None:
@@ -115,17 +151,15 @@ def explain(error: psycopg.Error) -> CdcwatchError:
     # The primary message names objects and settings; detail and context may quote rows, so they are left out.
     said = error.diag.message_primary or redact(str(error)).strip().splitlines()[0] if str(error).strip() else state
     if isinstance(error, psycopg.ProgrammingError) and not state:
-        # libpq quotes the part of the DSN it stumbled over, which may be half of the password.
-        return ConfigurationError(
-            "postgres.dsn can't be read as libpq keywords or as a URI",
-            remedy="percent-encode special characters of a URI, or use keywords, PGPASSFILE or a service file",
-        )
+        return _unreadable_dsn()
     if _POOLER.search(said):
         return PreconditionError(
             f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
         )
+    state = state or next((known for text, known in _REFUSED if text.search(said)), "")
     if state[:2] in {"08", "57", "53", ""} and state != "57014":
-        return UnavailableError(f"PostgreSQL: {said}", remedy=_REMEDIES.get(state, "see that the server is up and reachable"))
+        remedy = _REMEDIES.get(state, "see that the server is up and reachable")
+        return UnavailableError(f"PostgreSQL: {said}", remedy=remedy)
     return PreconditionError(
         f"PostgreSQL: {said}{f' (SQLSTATE {state})' if state else ''}",
         remedy=_REMEDIES.get(state, "see the server's log, and `cdcwatch check`"),
