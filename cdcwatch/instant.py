@@ -72,7 +72,7 @@ def _parse_any(text: str) -> int:
 
 
 def _days_since_2000(year: int, month: int, day: int) -> int:
-    """Days of the proleptic Gregorian calendar, any year: shifted by whole cycles of 400 years into datetime's range."""
+    """Days of the proleptic Gregorian calendar, any year: cycles of 400 years shift it into datetime's range."""
     cycles, year_in_cycle = divmod(year - 2000, 400)
     ordinal = datetime(2000 + year_in_cycle, month, day, tzinfo=UTC).toordinal()
     return ordinal - _DAYS_TO_2000 + cycles * _DAYS_PER_400_YEARS

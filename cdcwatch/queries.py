@@ -1,7 +1,7 @@
 """SQL that stands in `sql/`: one named, described block a query.
 
-A block begins with `-- name: the_name` and a comment that says what it is for; it ends at the next one. Placeholders are
-psycopg's: `%(value)s` for values, `{identifier}` for what `psycopg.sql` composes.
+A block begins with `-- name: the_name` and a comment that says what it is for; it ends at the next one. Placeholders
+are psycopg's: `%(value)s` for values, `{identifier}` for what `psycopg.sql` composes.
 https://www.psycopg.org/psycopg3/docs/api/sql.html
 """
 
@@ -11,7 +11,7 @@ import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -35,4 +35,4 @@ def _blocks(file: str) -> dict[str, str]:
 
 def query(file: str, name: str) -> LiteralString:
     """The block `name` of `sql/<file>.sql`. KeyError where there is none: a mistake of ours, found by the tests."""
-    return cast("LiteralString", _blocks(file)[name])
+    return _blocks(file)[name]

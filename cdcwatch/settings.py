@@ -30,7 +30,7 @@ class _Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     """A section; its fields are its keys."""
 
 
-class PostgresSettings(_Section):
+class PostgresSettings(_Section, frozen=True):
     """How to reach the primary. Empty: libpq's own environment."""
 
     dsn: str = ""
@@ -44,7 +44,7 @@ class PostgresSettings(_Section):
         return "PostgresSettings(dsn=…, replication_dsn=…)"
 
 
-class SlotSettings(_Section):
+class SlotSettings(_Section, frozen=True):
     """The replication slot."""
 
     name: SlotName = "cdcwatch_orders"
@@ -53,7 +53,7 @@ class SlotSettings(_Section):
     failover: bool = False
 
 
-class TableSettings(_Section):
+class TableSettings(_Section, frozen=True):
     """The watched table and its columns."""
 
     name: Annotated[str, Meta(min_length=1)] = "public.orders"
@@ -64,7 +64,7 @@ class TableSettings(_Section):
     open: tuple[str, ...] = ("pending",)
 
 
-class ClaimSettings(_Section):
+class ClaimSettings(_Section, frozen=True):
     """`action = "claim"`: the close calls something outside."""
 
     url: str = ""
@@ -77,7 +77,7 @@ class ClaimSettings(_Section):
     stuck_after_s: Seconds = 300
 
 
-class CloseSettings(_Section):
+class CloseSettings(_Section, frozen=True):
     """What happens at the deadline."""
 
     action: Literal["update", "delete", "claim", "none"] = "update"
@@ -89,7 +89,7 @@ class CloseSettings(_Section):
     claim: ClaimSettings = ClaimSettings()
 
 
-class SweepSettings(_Section):
+class SweepSettings(_Section, frozen=True):
     """The compensation scan."""
 
     interval_s: Seconds = 30
@@ -102,20 +102,20 @@ class SweepSettings(_Section):
         return f"SweepSettings(interval_s={self.interval_s}, dsn=…)"
 
 
-class WindowSettings(_Section):
+class WindowSettings(_Section, frozen=True):
     """Which deadlines are held in memory; the others wait in the table."""
 
     horizon_s: Annotated[float, Meta(gt=0)] = 3600
     max_entries: Annotated[int, Meta(ge=1000)] = 5_000_000
 
 
-class SinkSettings(_Section):
+class SinkSettings(_Section, frozen=True):
     """Where deadline events become durable."""
 
     kind: Literal["kafka", "file", "redis", "none"] = "kafka"
 
 
-class KafkaSettings(_Section):
+class KafkaSettings(_Section, frozen=True):
     """The topic. `client` is handed to librdkafka as it is."""
 
     bootstrap_servers: Annotated[str, Meta(min_length=1)] = "localhost:9092"
@@ -130,13 +130,13 @@ class KafkaSettings(_Section):
         return f"KafkaSettings(bootstrap_servers={self.bootstrap_servers!r}, topic={self.topic!r}, client=…)"
 
 
-class FileSettings(_Section):
+class FileSettings(_Section, frozen=True):
     """The file sink."""
 
     path: str = "deadlines.jsonl"
 
 
-class RedisSettings(_Section):
+class RedisSettings(_Section, frozen=True):
     """The Redis sink."""
 
     url: str = "redis://localhost:6379/0"
@@ -146,14 +146,14 @@ class RedisSettings(_Section):
         return f"RedisSettings(url=…, stream={self.stream!r})"
 
 
-class TelemetrySettings(_Section):
+class TelemetrySettings(_Section, frozen=True):
     """The HTTP port and the log."""
 
     listen: Annotated[str, Meta(pattern=r"^(.*:\d{1,5})?$")] = "127.0.0.1:9464"
     log_format: Literal["text", "json"] = "text"
 
 
-class Settings(_Section):
+class Settings(_Section, frozen=True):
     """The whole configuration."""
 
     postgres: PostgresSettings = PostgresSettings()

@@ -1,0 +1,116 @@
+"""Deadline events as CloudEvents 1.0 in JSON.
+
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from cdcwatch.instant import format_instant
+from cdcwatch.lsn import format_lsn
+from cdcwatch.table import key_texts
+
+if TYPE_CHECKING:
+    from cdcwatch.deadline.rule import Derived
+    from cdcwatch.decode.change import Row
+    from cdcwatch.table import Key, WatchedTable
+
+CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
+
+
+class Event(NamedTuple):
+    """One record for the sink."""
+
+    key: bytes | None
+    """The canonical key's bytes; None: about the whole table, for every partition."""
+    value: bytes
+    """The CloudEvent, UTF-8 JSON."""
+
+
+class Stamp(NamedTuple):
+    """What the events of one transaction share."""
+
+    lsn_text: str
+    time_text: str
+
+    @classmethod
+    def of(cls, commit_lsn: int, time_us: int) -> Stamp:
+        """From the commit record's position and time."""
+        return cls(format_lsn(commit_lsn), format_instant(time_us))
+
+
+class EventEncoder:
+    """Builds the bytes. A template, because the envelope is nine tenths constant and this runs for every change."""
+
+    def __init__(self, table: WatchedTable, *, system_identifier: str, database: str) -> None:
+        source = _quoted(f"cdcwatch:{system_identifier}/{database}/{table.qualified_name}")
+        self._columns = [_quoted(column.name) for column in table.key]
+        self._integer_key = table.has_integer_key
+        # 64-bit integers are texts in JSON, so that no reader loses digits.
+        self._version_as_text = table.version is not None and table.version.type == "bigint"
+        self._source = source
+
+    def change(self, key: Key, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
+        """The event of one row change."""
+        return self._event(key, derived, stamp, f'"{stamp.lsn_text}-{ordinal}"', snapshot="false")
+
+    def snapshot(self, key: Key, derived: Derived, stamp: Stamp) -> Event:
+        """The event of a row found open when the table was read: its id is `snapshot-<LSN>-<key>`."""
+        return self._event(key, derived, stamp, _quoted(f"snapshot-{stamp.lsn_text}-{key}"), snapshot="true")
+
+    def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
+        """The event of a TRUNCATE: no key, `subject` `*`."""
+        value = self._value(f'"{stamp.lsn_text}-{ordinal}"', '"*"', "null", derived, stamp, "false")
+        return Event(None, value)
+
+    def _event(self, key: Key, derived: Derived, stamp: Stamp, event_id: str, snapshot: str) -> Event:
+        if self._integer_key:
+            text = str(key)
+            subject = f'"{text}"'
+            key_json = f'{{{self._columns[0]}:"{text}"}}'
+        else:
+            text = str(key)
+            subject = _quoted(text)
+            pairs = zip(self._columns, key_texts(key, len(self._columns)), strict=True)
+            key_json = f"{{{','.join(f'{name}:{_quoted(value)}' for name, value in pairs)}}}"
+        return Event(text.encode(), self._value(event_id, subject, key_json, derived, stamp, snapshot))
+
+    def _value(self, event_id: str, subject: str, key: str, derived: Derived, stamp: Stamp, snapshot: str) -> bytes:
+        row, reason = derived.row, derived.reason
+        deadline, status, version = self._row_json(row) if row is not None else ("null", "null", "null")
+        previous = "null" if derived.previous_us is None else f'"{format_instant(derived.previous_us)}"'
+        reason_json = f'"reason":{_quoted_often(reason)},' if reason is not None else ""
+        return (
+            f'{{"specversion":"1.0","id":{event_id},"source":{self._source},"type":"{derived.type.value}",'
+            f'"subject":{subject},"time":"{stamp.time_text}",'
+            f'"data":{{"key":{key},"deadline":{deadline},"previous_deadline":{previous},{reason_json}'
+            f'"status":{status},"version":{version},"commit_lsn":"{stamp.lsn_text}","snapshot":{snapshot}}}}}'
+        ).encode()
+
+    def _row_json(self, row: Row) -> tuple[str, str, str]:
+        deadline = "null" if row.deadline_us is None else f'"{format_instant(row.deadline_us)}"'
+        status = "null" if row.status is None else _quoted_often(row.status)
+        if row.version is None:
+            return deadline, status, "null"
+        return deadline, status, f'"{row.version}"' if self._version_as_text else str(row.version)
+
+
+def for_partition(value: bytes, partition: int) -> bytes:
+    """A table-wide event's copy for one partition, with its own id: nobody takes the second copy for a repetition."""
+    head, source, rest = value.partition(b'","source":')
+    return b"%b-p%d%b%b" % (head, partition, source, rest)
+
+
+def _quoted(text: str) -> str:
+    """The text as a JSON string."""
+    return orjson.dumps(text).decode()
+
+
+@lru_cache(maxsize=1024)
+def _quoted_often(text: str) -> str:
+    """The same for the few words that statuses and reasons are."""
+    return _quoted(text)

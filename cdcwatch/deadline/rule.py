@@ -1,0 +1,89 @@
+"""Which deadline event a change is: a pure function of the old and the new row, never of what is in memory.
+
+So a replay derives the same events. Where the replica identity hides the old row, an update gives the state it leaves.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from cdcwatch.instant import INFINITY_US
+
+if TYPE_CHECKING:
+    from cdcwatch.decode.change import Row
+    from cdcwatch.table import WatchedTable
+
+
+class EventType(StrEnum):
+    """The CloudEvents types of the topic."""
+
+    SCHEDULED = "deadline.scheduled"
+    MOVED = "deadline.moved"
+    CANCELLED = "deadline.cancelled"
+    EXPIRED = "deadline.expired"
+
+
+REASON_DELETED = "deleted"
+REASON_TRUNCATED = "truncated"
+REASON_CLEARED = "deadline_cleared"
+
+
+class Derived(NamedTuple):
+    """An event before it has a key and an id."""
+
+    type: EventType
+    row: Row | None
+    """The row the change left; None when there is none any more."""
+    previous_us: int | None
+    """The deadline that was live before, where the old row is known."""
+    reason: str | None = None
+    """Of a cancellation: the status the row left for, or one of the REASON_… words."""
+
+
+class DeadlineRule:
+    """What counts as a live deadline in one table, and what a change to it means."""
+
+    def __init__(self, table: WatchedTable) -> None:
+        self._open = table.open if table.status else None
+        self._closed_status = table.closed_status if table.status else None
+
+    def live_us(self, row: Row) -> int | None:
+        """The row's deadline while it counts: the status is open, the deadline not NULL and not `infinity`."""
+        if self._open is not None and row.status not in self._open:
+            return None
+        return None if row.deadline_us == INFINITY_US else row.deadline_us
+
+    def inserted(self, new: Row) -> Derived | None:
+        """A new row."""
+        return Derived(EventType.SCHEDULED, new, None) if self.live_us(new) is not None else None
+
+    def updated(self, old: Row | None, new: Row) -> Derived | None:
+        """A changed row; `old` is None where it is unknown."""
+        live = self.live_us(new)
+        if old is None:
+            return Derived(EventType.SCHEDULED, new, None) if live is not None else self._ended(new, None)
+        was = self.live_us(old)
+        if was == live:
+            return None
+        if was is None:
+            return Derived(EventType.SCHEDULED, new, None)
+        return Derived(EventType.MOVED, new, was) if live is not None else self._ended(new, was)
+
+    def deleted(self, old: Row | None) -> Derived | None:
+        """A row that is gone."""
+        if old is None:
+            return Derived(EventType.CANCELLED, None, None, REASON_DELETED)
+        was = self.live_us(old)
+        return None if was is None else Derived(EventType.CANCELLED, None, was, REASON_DELETED)
+
+    def truncated(self) -> Derived:
+        """Every row is gone; which ones is not logged."""
+        return Derived(EventType.CANCELLED, None, None, REASON_TRUNCATED)
+
+    def _ended(self, new: Row, was_us: int | None) -> Derived:
+        if self._closed_status is not None and new.status == self._closed_status:
+            return Derived(EventType.EXPIRED, new, was_us)
+        if self._open is None or new.status in self._open:
+            return Derived(EventType.CANCELLED, new, was_us, REASON_CLEARED)
+        return Derived(EventType.CANCELLED, new, was_us, new.status or "status_cleared")

@@ -1,0 +1,82 @@
+"""What a stream says, as typed values: the same from every output plugin."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cdcwatch.table import Key
+
+
+class Row(NamedTuple):
+    """The watched columns of one row version."""
+
+    deadline_us: int | None
+    """Microseconds since 2000-01-01 UTC; None: NULL."""
+    status: str | None
+    """The status column's text; None: NULL, or the table has none."""
+    version: int | None
+    """None: the table has none, or the old row's is not logged."""
+
+
+class Kind(StrEnum):
+    """What happened to a row."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+class Begin(NamedTuple):
+    """A transaction begins; it had committed before the first byte of it was sent."""
+
+    commit_lsn: int
+    """Where its commit record stands: known at once, so that nothing waits for the end of a huge transaction."""
+    time_us: int
+    """Its commit time, microseconds since 2000-01-01 UTC."""
+    xid: int
+    """Its top-level transaction id, 32 bits."""
+
+
+class Change(NamedTuple):
+    """One changed row of the watched table."""
+
+    kind: Kind
+    key: Key
+    """The key after the change; of a deleted row, its key."""
+    new: Row | None
+    """None for a delete."""
+    old: Row | None
+    """None where the replica identity doesn't log status and deadline: then the old row is unknown."""
+    old_key: Key | None = None
+    """The key before an update that changed it, else None."""
+
+
+class Truncate(NamedTuple):
+    """The watched table was emptied; no keys are logged."""
+
+
+class Commit(NamedTuple):
+    """The end of a transaction."""
+
+    commit_lsn: int
+    end_lsn: int
+    """The first position behind the commit record: what may be confirmed once the transaction is durable."""
+
+
+Message = Begin | Change | Truncate | Commit
+
+
+class Decoder(Protocol):
+    """An output plugin's bytes to messages. One decoder lives as long as one connection."""
+
+    def options(self) -> Mapping[str, str]:
+        """The plugin options that START_REPLICATION asks for."""
+        ...
+
+    def decode(self, payload: bytes | memoryview) -> Message | None:
+        """One message of the plugin; None for what isn't about the watched table. DecodeError otherwise."""
+        ...

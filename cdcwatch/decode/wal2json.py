@@ -1,0 +1,160 @@
+"""wal2json, format version 2: one JSON object a message.
+
+Only version 2 streams: version 1 builds a whole transaction in one string of at most 1 GB.
+https://github.com/eulerto/wal2json
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cdcwatch.decode.change import Begin, Change, Commit, Kind, Row, Truncate
+from cdcwatch.errors import DecodeError
+from cdcwatch.instant import parse_instant
+from cdcwatch.lsn import parse_lsn
+from cdcwatch.table import INTEGER_TYPES, Key, WatchedTable, canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdcwatch.decode.change import Message
+
+_ABSENT: Final = object()
+_REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
+
+
+def filter_name(schema: str, table: str) -> str:
+    """`schema.table` for add-tables, with every special character escaped as wal2json's list parser wants it."""
+    return f"{_escape(schema)}.{_escape(table)}"
+
+
+def _escape(identifier: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else f"\\{c}" for c in identifier)
+
+
+class Wal2JsonDecoder:
+    """Reads the watched table's messages; builds nothing for columns that nobody configured."""
+
+    def __init__(self, table: WatchedTable) -> None:
+        self._schema, self._name = table.schema, table.name
+        self._key = tuple(column.name for column in table.key)
+        self._integer_key = table.has_integer_key
+        self._deadline = table.deadline.name
+        self._status = table.status.name if table.status else None
+        self._version = table.version.name if table.version else None
+        # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
+        exact = any(column.type not in INTEGER_TYPES and _is_number(column.type) for column in table.key)
+        self._loads: Callable[[Any], Any] = _loads_exactly if exact else orjson.loads
+
+    def options(self) -> Mapping[str, str]:
+        """Asks for the watched table only. Empty transactions still come, as Begin and Commit: they move positions."""
+        return {
+            "format-version": "2",
+            "include-lsn": "true",
+            "include-xids": "true",
+            "include-timestamp": "true",
+            "include-types": "false",
+            "add-tables": filter_name(self._schema, self._name),
+        }
+
+    def decode(self, payload: bytes | memoryview) -> Message | None:
+        """One line."""
+        try:
+            line = self._loads(payload)
+            action = line["action"]
+            if action in "IUD":
+                return self._change(action, line)
+            if action == "B":
+                return Begin(parse_lsn(line["lsn"]), parse_instant(line["timestamp"]), line["xid"])
+            if action == "C":
+                return Commit(parse_lsn(line["lsn"]), parse_lsn(line["nextlsn"]))
+            if action == "T":
+                return Truncate() if self._is_ours(line) else None
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            # The kind of error only: the text of it may quote the row.
+            kind = type(error).__name__
+            raise DecodeError(f"wal2json sent a line that can't be read ({kind})", remedy=_REMEDY) from None
+        if action == "M":  # a logical message: nothing of ours
+            return None
+        raise DecodeError("wal2json sent an action that isn't known", remedy="use wal2json 2.x") from None
+
+    def _is_ours(self, line: Mapping[str, Any]) -> bool:
+        """Filtered on our side too: older versions let TRUNCATE and look-alike names through."""
+        return bool(line["table"] == self._name and line["schema"] == self._schema)
+
+    def _change(self, action: str, line: Mapping[str, Any]) -> Change | None:
+        if not self._is_ours(line):
+            return None
+        if action == "I":
+            values = _by_name(line["columns"])
+            return Change(Kind.INSERT, self._key_of(values), self._row(values), None)
+        identity = _by_name(line["identity"])
+        if action == "D":
+            return Change(Kind.DELETE, self._key_of(identity), None, self._old_row(identity))
+        values = _by_name(line["columns"])
+        old_key = self._key_of(identity)
+        # An unchanged TOASTed column is left out of the new row: what the identity logged of it still holds.
+        key = self._key_of({**identity, **values})
+        new = self._row(values if self._status is None or self._status in values else {**identity, **values})
+        return Change(Kind.UPDATE, key, new, self._old_row(identity), old_key if old_key != key else None)
+
+    def _key_of(self, values: Mapping[str, Any]) -> Key:
+        if self._integer_key:
+            key = values[self._key[0]]
+            if type(key) is not int:
+                raise TypeError
+            return key
+        return canonical_key([_text(values[name]) for name in self._key], integer=False)
+
+    def _row(self, values: Mapping[str, Any]) -> Row:
+        deadline = values.get(self._deadline, _ABSENT)
+        if deadline is _ABSENT:
+            raise DecodeError(
+                f"the stream has no column {self._deadline!r} any more: it was dropped or renamed",
+                remedy="set table.deadline to the column's new name, and start again",
+            )
+        status = values[self._status] if self._status else None
+        return Row(
+            None if deadline is None else parse_instant(deadline),
+            status if status is None or type(status) is str else _text(status),
+            values[self._version] if self._version else None,
+        )
+
+    def _old_row(self, identity: Mapping[str, Any]) -> Row | None:
+        """None unless the replica identity logs deadline and status: absent is not NULL."""
+        deadline = identity.get(self._deadline, _ABSENT)
+        status = identity.get(self._status, _ABSENT) if self._status else None
+        if deadline is _ABSENT or status is _ABSENT:
+            return None
+        return Row(
+            None if deadline is None else parse_instant(deadline),
+            status if status is None or type(status) is str else _text(status),
+            identity.get(self._version) if self._version else None,
+        )
+
+
+def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {column["name"]: column["value"] for column in columns}
+
+
+def _text(value: Any) -> str:
+    """A column's text as PostgreSQL writes it."""
+    if type(value) is str:
+        return value
+    if value is True or value is False:
+        return "true" if value else "false"
+    if type(value) is int:
+        return str(value)
+    raise TypeError
+
+
+def _is_number(type_name: str) -> bool:
+    return type_name.startswith(("numeric", "real", "double precision"))
+
+
+def _loads_exactly(payload: bytes | memoryview) -> Any:
+    """JSON with every fractional number as its text: 1.10 stays 1.10."""
+    return json.loads(bytes(payload), parse_float=str)

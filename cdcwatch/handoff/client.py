@@ -1,0 +1,144 @@
+"""What every Kafka client of ours shares: configuration, topics, and what librdkafka's errors mean to an operator.
+
+https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
+from cdcwatch.handoff.sink import FencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.settings import KafkaSettings
+
+METADATA_TIMEOUT_S: Final = 5.0
+_CREATE_TIMEOUT_S: Final = 15.0
+
+_Client = TypeVar("_Client")
+_log = logging.getLogger(__name__)
+_librdkafka_log = logging.getLogger("cdcwatch.librdkafka")
+# librdkafka writes a line for every attempt at a broker that is away; our own log says it once.
+_librdkafka_log.setLevel(logging.CRITICAL)
+
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
+_DENIED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+    }
+)
+_UNFIT: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise the broker's transaction.max.timeout.ms to 900000",
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "use a broker of Kafka 2.5 or later",
+}
+
+
+def client_configuration(settings: KafkaSettings) -> dict[str, Any]:
+    """For any producer, consumer or admin client; `kafka.client` goes last and wins."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": "cdcwatch",
+        # A broker that comes back is found within a second, not within ten.
+        "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.propagation.max.ms": 5000,
+        "logger": _librdkafka_log,
+        **settings.client,
+    }
+
+
+def explain_kafka(error: KafkaError) -> CdcwatchError:
+    """By code: fenced, denied, unfit, or away for now. librdkafka's own words hold no record values."""
+    code, said = error.code(), error.str()
+    if code in _FENCED:
+        return FencedError(
+            f"Kafka: {said}", remedy="another cdcwatch writes this slot's events now; end one of the two"
+        )
+    if code in _DENIED:
+        return PreconditionError(
+            f"Kafka refuses: {said}",
+            remedy="grant Write and Describe on the topic and its .progress, Write on the transactional id;"
+            " or mend [kafka.client]",
+        )
+    if code in _UNFIT:
+        return PreconditionError(f"Kafka: {said}", remedy=_UNFIT[code])
+    return UnavailableError(f"Kafka: {said}", remedy="see that the brokers in kafka.bootstrap_servers are up")
+
+
+def explain_kafka_exception(error: KafkaException) -> CdcwatchError:
+    """The same for what confluent-kafka raises."""
+    inner = error.args[0]
+    if isinstance(inner, KafkaError):
+        return explain_kafka(inner)
+    return ConfigurationError(f"Kafka: {inner}", remedy="mend [kafka.client]")
+
+
+def made_client(kind: Callable[[dict[str, Any]], _Client], configuration: dict[str, Any]) -> _Client:
+    """A client; ConfigurationError where librdkafka doesn't know a key or a value."""
+    try:
+        return kind(configuration)
+    except KafkaException as error:
+        inner = error.args[0]
+        said = inner.str() if isinstance(inner, KafkaError) else "not accepted"
+        raise ConfigurationError(f"Kafka client: {said}", remedy="mend [kafka.client]") from None
+
+
+def partition_count(client: Any, topic: str) -> int | None:
+    """How many partitions the topic has; None where there is none. `client`: any confluent-kafka client."""
+    try:
+        found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics.get(topic)
+    except KafkaException as error:
+        raise explain_kafka_exception(error) from error
+    if found is None or (found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
+        return None
+    if found.error is not None:
+        raise explain_kafka(found.error)
+    return len(found.partitions)
+
+
+def require_topic(client: Any, settings: KafkaSettings) -> int:
+    """The topic's partition count; makes the topic when `create_topic` says so, else says how."""
+    count = partition_count(client, settings.topic)
+    if count is not None:
+        return count
+    if not settings.create_topic:
+        raise PreconditionError(
+            f"Kafka has no topic {settings.topic!r}",
+            remedy=f"{topic_command(settings)} (or set kafka.create_topic = true)",
+        )
+    create_topic(settings, settings.topic, settings.partitions, {})
+    return settings.partitions
+
+
+def topic_command(settings: KafkaSettings) -> str:
+    """What an operator types to make the topic."""
+    replication = f" --replication-factor {settings.replication_factor}" if settings.replication_factor > 0 else ""
+    return (
+        f"kafka-topics.sh --bootstrap-server {settings.bootstrap_servers} --create --topic {settings.topic}"
+        f" --partitions {settings.partitions}{replication}"
+    )
+
+
+def create_topic(settings: KafkaSettings, topic: str, partitions: int, configuration: dict[str, str]) -> None:
+    """Makes a topic; one that another process made meanwhile is as good."""
+    admin = made_client(AdminClient, client_configuration(settings))
+    new = NewTopic(topic, partitions, settings.replication_factor, config=configuration)
+    try:
+        admin.create_topics([new], operation_timeout=_CREATE_TIMEOUT_S)[topic].result(_CREATE_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise explain_kafka_exception(error) from error
+    _log.info("made the topic %s with %d partitions", topic, partitions)

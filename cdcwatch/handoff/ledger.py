@@ -1,0 +1,95 @@
+"""The progress topic: `<topic>.progress`, compacted, one partition, one record a slot under the slot's name."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.handoff.client import (
+    METADATA_TIMEOUT_S,
+    client_configuration,
+    create_topic,
+    explain_kafka,
+    explain_kafka_exception,
+    made_client,
+    partition_count,
+)
+from cdcwatch.handoff.progress import Progress
+
+if TYPE_CHECKING:
+    from cdcwatch.settings import KafkaSettings
+
+_READ_TIMEOUT_S: Final = 20.0
+_TAIL_RECORDS: Final = 500
+# Small segments: the record is rewritten with every transaction, and only closed segments are compacted.
+_CONFIGURATION: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(4 * 1024 * 1024),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+def progress_topic(settings: KafkaSettings) -> str:
+    """Its name."""
+    return f"{settings.topic}.progress"
+
+
+def require_progress_topic(client: Any, settings: KafkaSettings) -> None:
+    """Makes it where it is missing: it is ours, whatever `create_topic` says."""
+    count = partition_count(client, progress_topic(settings))
+    if count is None:
+        create_topic(settings, progress_topic(settings), 1, _CONFIGURATION)
+    elif count != 1:
+        raise PreconditionError(
+            f"the topic {progress_topic(settings)!r} has {count} partitions",
+            remedy="it must have one: delete it, and cdcwatch makes it anew (open orders are published again)",
+        )
+
+
+def read_progress(settings: KafkaSettings, slot: str) -> Progress | None:
+    """The slot's newest committed record; None where there is none. UnavailableError when it can't be read in time."""
+    consumer = made_client(
+        Consumer,
+        {
+            **client_configuration(settings),
+            "group.id": "cdcwatch.progress",  # never joined: the partition is assigned
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        },
+    )
+    try:
+        place = TopicPartition(progress_topic(settings), 0)
+        low, high = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        # Nearly always among the last few; the whole topic only when another slot has been far busier.
+        newest = None
+        if high - low > _TAIL_RECORDS:
+            newest = _newest(consumer, progress_topic(settings), high - _TAIL_RECORDS, slot)
+        return newest or _newest(consumer, progress_topic(settings), low, slot)
+    except KafkaException as error:
+        raise explain_kafka_exception(error) from error
+    finally:
+        consumer.close()
+
+
+def _newest(consumer: Consumer, topic: str, offset: int, slot: str) -> Progress | None:
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    give_up_s = time.monotonic() + _READ_TIMEOUT_S
+    newest: bytes | None = None
+    while time.monotonic() < give_up_s:
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                return Progress.from_json(newest) if newest is not None else None
+            raise explain_kafka(error)
+        if message.key() == slot.encode():
+            newest = message.value()
+    raise UnavailableError("Kafka: the progress topic can't be read", remedy="see that its leader is up")

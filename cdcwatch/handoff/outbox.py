@@ -1,0 +1,140 @@
+"""What stands between the reader and the sink: batches in order, bounded in bytes, and the watermark over them.
+
+The reader never waits here: it asks `is_full` and stops reading, so that its status updates go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from cdcwatch.handoff.sink import Batch
+from cdcwatch.handoff.watermark import Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cdcwatch.deadline.event import Event
+    from cdcwatch.handoff.progress import Progress
+
+_EVENT_OVERHEAD_BYTES = 250
+"""What an event costs in memory beside its key and value: three Python objects and librdkafka's own copy's frame."""
+
+
+class Outbox:
+    """Shared by the reader's thread and the publisher's."""
+
+    def __init__(self, limit_bytes: int, on_flush: Callable[[], None]) -> None:
+        """`on_flush` is called from the publisher's thread when `flush_lsn` has advanced."""
+        self._limit_bytes = limit_bytes
+        self._on_flush = on_flush
+        self._changed = threading.Condition()
+        self._watermark = Watermark()
+        self._unacknowledged: deque[Batch] = deque()
+        self._published = 0  # how many of them the sink has been given
+        self._size_bytes = 0
+        self._closed = False
+        self.event_count = 0
+
+    @property
+    def flush_lsn(self) -> int:
+        """What may be confirmed to the server."""
+        with self._changed:
+            return self._watermark.flush_lsn
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight."""
+        with self._changed:
+            return self._watermark.is_idle
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader should stop reading."""
+        return self._size_bytes >= self._limit_bytes
+
+    @property
+    def is_half_empty(self) -> bool:
+        """Whether it may go on."""
+        return self._size_bytes * 2 <= self._limit_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """In flight."""
+        return self._size_bytes
+
+    @property
+    def unacknowledged_events(self) -> int:
+        """In flight."""
+        with self._changed:
+            return sum(len(batch.events) for batch in self._unacknowledged)
+
+    def offer(self, events: Sequence[Event], progress: Progress) -> None:
+        """From the reader: events in stream order and the position after them."""
+        size_bytes = sum(len(event.value) for event in events) + len(events) * _EVENT_OVERHEAD_BYTES
+        with self._changed:
+            sequence = self._watermark.hand_over(len(events) + 1)
+            self._watermark.mark(progress.position.end_lsn)
+            self._unacknowledged.append(Batch(events, progress, sequence, size_bytes))
+            self._size_bytes += size_bytes
+            self.event_count += len(events)
+            self._changed.notify()
+
+    def take(self, max_events: int, timeout_s: float) -> list[Batch]:
+        """For the publisher: what the sink has not been given yet, whole batches, at least one when there is any."""
+        with self._changed:
+            if len(self._unacknowledged) == self._published and not self._closed:
+                self._changed.wait(timeout_s)
+            taken: list[Batch] = []
+            events = 0
+            while self._published < len(self._unacknowledged):
+                batch = self._unacknowledged[self._published]
+                if taken and events + len(batch.events) > max_events:
+                    break
+                taken.append(batch)
+                events += len(batch.events)
+                self._published += 1
+            return taken
+
+    def acknowledge(self, sequences: Sequence[range]) -> None:
+        """From the publisher: durable now."""
+        with self._changed:
+            before = self._watermark.flush_lsn
+            for sequence in sequences:
+                self._watermark.acknowledge(sequence)
+            low = self._watermark.low
+            while self._unacknowledged and self._unacknowledged[0].sequence.stop <= low:
+                self._size_bytes -= self._unacknowledged.popleft().size_bytes
+                self._published -= 1
+            advanced = self._watermark.flush_lsn > before
+        if advanced:
+            self._on_flush()
+
+    def rewind(self, durable: Progress | None) -> None:
+        """The sink was opened anew: all that is not in it must be published again.
+
+        `durable`: how far its events go, where the sink can tell; batches are whole in it or not at all.
+        """
+        with self._changed:
+            self._published = 0
+            covered = [
+                batch.sequence
+                for batch in self._unacknowledged
+                if durable is not None and batch.progress.position <= durable.position
+            ]
+            # acknowledge() counts what it drops as published.
+            self._published = len(covered)
+        self.acknowledge(covered)
+
+    def close(self) -> None:
+        """No more will be offered: `take` stops waiting."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def is_drained(self) -> bool:
+        """Closed, and everything acknowledged."""
+        with self._changed:
+            return self._closed and self._watermark.is_idle

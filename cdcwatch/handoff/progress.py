@@ -1,0 +1,80 @@
+"""The progress record: how far the sink holds one slot's stream, written with the events it speaks of. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from cdcwatch.deadline.position import Position, SnapshotVisibility
+from cdcwatch.lsn import format_lsn, parse_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which stream: IDENTIFY_SYSTEM's answer and the slot."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMark:
+    """A read of the table whose events are in the sink."""
+
+    lsn: int
+    """Every transaction that the read shows commits before this LSN."""
+    visibility: SnapshotVisibility
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Events through `position` are in the sink."""
+
+    origin: Origin
+    position: Position
+    snapshot: SnapshotMark | None = None
+    """Kept until `position` has passed it: until then the stream still holds transactions that the read has shown."""
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        mark = self.snapshot
+        return orjson.dumps(
+            {
+                "system_identifier": self.origin.system_identifier,
+                "timeline": self.origin.timeline,
+                "database": self.origin.database,
+                "slot": self.origin.slot,
+                "end_lsn": format_lsn(self.position.end_lsn),
+                "commit_lsn": format_lsn(self.position.commit_lsn),
+                "ordinal": self.position.ordinal,
+                "snapshot": None
+                if mark is None
+                else {
+                    "lsn": format_lsn(mark.lsn),
+                    "xmin": str(mark.visibility.xmin),
+                    "xmax": str(mark.visibility.xmax),
+                    "in_progress": [str(xid) for xid in sorted(mark.visibility.in_progress)],
+                },
+            }
+        )
+
+    @classmethod
+    def from_json(cls, value: bytes) -> Progress:
+        """The inverse. ValueError or KeyError when it isn't such a record."""
+        record = orjson.loads(value)
+        mark = record["snapshot"]
+        return cls(
+            Origin(record["system_identifier"], record["timeline"], record["database"], record["slot"]),
+            Position(parse_lsn(record["end_lsn"]), parse_lsn(record["commit_lsn"]), record["ordinal"]),
+            None
+            if mark is None
+            else SnapshotMark(
+                parse_lsn(mark["lsn"]),
+                SnapshotVisibility(
+                    int(mark["xmin"]), int(mark["xmax"]), frozenset(int(xid) for xid in mark["in_progress"])
+                ),
+            ),
+        )

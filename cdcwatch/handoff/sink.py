@@ -1,0 +1,84 @@
+"""What a sink is: it makes events durable, in order, and remembers how far it got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from cdcwatch.errors import PreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cdcwatch.deadline.event import Event
+    from cdcwatch.handoff.progress import Progress
+
+
+class FencedError(PreconditionError):
+    """Another process writes this slot's events now; this one must not write any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events in stream order, and where the stream stands after them."""
+
+    events: Sequence[Event]
+    progress: Progress
+    sequence: range
+    """Watermark numbers: one an event and one for the progress record."""
+    size_bytes: int
+
+
+class Sink(Protocol):
+    """UnavailableError from any method: close, open again, publish again what is not acknowledged."""
+
+    def open(self) -> Progress | None:
+        """Takes the sink for this process (an older one is fenced off) and says how far its events go.
+
+        None: nothing of this slot is in it yet. PreconditionError when it lacks something no retry brings.
+        """
+        ...
+
+    def publish(self, batches: Sequence[Batch]) -> None:
+        """Hands the events over, in order. Some sinks return when they are durable, others at once."""
+        ...
+
+    def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:
+        """All of the events and the progress record, durable on return, or none of them; returns how many."""
+        ...
+
+    def acknowledged(self) -> list[range]:
+        """Sequence numbers that became durable since the last call, in any order. Raises what delivery met."""
+        ...
+
+    def close(self) -> None:
+        """Lets go. What was not acknowledged may or may not arrive."""
+        ...
+
+
+class NoSink:
+    """`sink.kind = "none"`: the table is the durable copy, nothing is published, everything is acknowledged at once."""
+
+    def __init__(self, start: Progress) -> None:
+        self._start = start
+        self._acknowledged: list[range] = []
+
+    def open(self) -> Progress | None:
+        """Nothing is behind us, and nothing is missing."""
+        return self._start
+
+    def publish(self, batches: Sequence[Batch]) -> None:
+        """Drops them."""
+        self._acknowledged += [batch.sequence for batch in batches]
+
+    def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:  # noqa: ARG002
+        """Counts them."""
+        return sum(1 for _ in events)
+
+    def acknowledged(self) -> list[range]:
+        """All that came."""
+        acknowledged, self._acknowledged = self._acknowledged, []
+        return acknowledged
+
+    def close(self) -> None:
+        """Nothing to let go."""
