@@ -1,0 +1,47 @@
+# `make` lists the targets. All of them start from nothing but GNU make, bash and a Python 3.11 or newer.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+# More for the command at hand, e.g. make test ARGS='-k watermark -x', make demo ARGS='--help'
+ARGS ?=
+
+.PHONY: help demo test check pytest bench soak packages clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: packages $(INSTALLED) ## Everything at once on this machine, from nothing: PostgreSQL, Kafka, orders that expire
+	$(BIN)/cdcwatch demo $(ARGS)
+
+test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAME' selects)
+
+pytest: packages $(INSTALLED)
+	$(BIN)/python -m pytest -m 'not soak' $(ARGS)
+
+check: packages $(INSTALLED) ## Lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict cdcwatch
+	$(BIN)/lint-imports
+
+bench: packages $(INSTALLED) ## Measurements side by side, printed as ratios
+	$(BIN)/python -m bench $(ARGS)
+
+soak: packages $(INSTALLED) ## The long tests: hours of load, crashes and restarts
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+packages: ## What this machine lacks: PostgreSQL with wal2json, Maven, Java (apt-get, sudo when not root)
+	@tools/bring-packages
+
+clean: ## Remove what make made here; the downloaded Kafka in ~/.cache/cdcwatch stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Repeated only when pyproject.toml changes.
+$(INSTALLED): pyproject.toml | packages
+	@python=$$(tools/find-python) && { test -x $(BIN)/python || "$$python" -m venv .venv; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,demo]'
+	@touch $@
