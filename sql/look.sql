@@ -1,0 +1,14 @@
+-- What `cdcwatch pending` shows. Both scans run along the partial index over open deadlines.
+
+-- name: pending
+-- The open rows of the nearest deadlines, with the database's own time beside each.
+SELECT statement_timestamp(), {deadline}, {version}, {key}
+  FROM {table}
+ WHERE {is_open} AND {deadline} < 'infinity'
+ ORDER BY {deadline}
+ LIMIT {limit};
+
+-- name: overdue
+-- How many open rows are due, counted up to a limit: a backlog must not be read in full to be known as one.
+SELECT count(*)
+  FROM (SELECT FROM {table} WHERE {is_open} AND {deadline} <= statement_timestamp() LIMIT {limit}) AS due;
