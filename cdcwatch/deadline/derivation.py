@@ -59,6 +59,11 @@ class Derivation:
         return self._transaction is not None
 
     @property
+    def has_undrained(self) -> bool:
+        """Whether events wait for `drain`."""
+        return bool(self._events)
+
+    @property
     def position(self) -> Position:
         """After the last change that is settled; a held delete is not."""
         return self._position

@@ -111,6 +111,8 @@ class _KafkaSink:
 class ExactlyOnceSink(_KafkaSink):
     """`delivery = "exactly_once"`."""
 
+    is_transactional = True
+
     def __init__(self, settings: KafkaSettings, slot: str) -> None:
         super().__init__(settings, slot)
         self._acknowledged: list[range] = []
@@ -180,6 +182,8 @@ class ExactlyOnceSink(_KafkaSink):
 
 class AtLeastOnceSink(_KafkaSink):
     """`delivery = "at_least_once"`."""
+
+    is_transactional = False
 
     def __init__(self, settings: KafkaSettings, slot: str) -> None:
         super().__init__(settings, slot)

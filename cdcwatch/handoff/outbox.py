@@ -84,7 +84,7 @@ class Outbox:
     def take(self, max_events: int, timeout_s: float) -> list[Batch]:
         """For the publisher: what the sink has not been given yet, whole batches, at least one when there is any."""
         with self._changed:
-            if len(self._unacknowledged) == self._published and not self._closed:
+            if len(self._unacknowledged) == self._published and not (self._closed and self._watermark.is_idle):
                 self._changed.wait(timeout_s)
             taken: list[Batch] = []
             events = 0

@@ -36,7 +36,7 @@ class Progress:
     origin: Origin
     position: Position
     snapshot: SnapshotMark | None = None
-    """Kept until `position` has passed it: until then the stream still holds transactions that the read has shown."""
+    """Kept until the slot has passed it: until then the stream still holds transactions that the read has shown."""
 
     def to_json(self) -> bytes:
         """The record's value."""

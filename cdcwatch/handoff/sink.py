@@ -32,6 +32,11 @@ class Batch:
 class Sink(Protocol):
     """UnavailableError from any method: close, open again, publish again what is not acknowledged."""
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether progress is written in one piece with its events: then what it covers is not published again."""
+        ...
+
     def open(self) -> Progress | None:
         """Takes the sink for this process (an older one is fenced off) and says how far its events go.
 
@@ -62,6 +67,11 @@ class NoSink:
     def __init__(self, start: Progress) -> None:
         self._start = start
         self._acknowledged: list[range] = []
+
+    @property
+    def is_transactional(self) -> bool:
+        """Nothing is ever published, so nothing twice."""
+        return True
 
     def open(self) -> Progress | None:
         """Nothing is behind us, and nothing is missing."""

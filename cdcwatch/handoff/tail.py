@@ -1,0 +1,181 @@
+"""Reads the topic as any subscriber would: committed records only, by assignment, without a consumer group.
+
+https://kafka.apache.org/documentation/#consumerconfigs_isolation.level
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.handoff.client import (
+    METADATA_TIMEOUT_S,
+    client_configuration,
+    explain_kafka,
+    explain_kafka_exception,
+    made_client,
+    partition_count,
+    topic_command,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from confluent_kafka import Message
+
+    from cdcwatch.settings import KafkaSettings
+
+_POLL_S: Final = 0.2
+_STALLED_S: Final = 8.0
+# Commit markers take offsets too, so that N records may spread over more than N offsets.
+_OFFSETS_A_RECORD: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A committed record of the topic."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    value: bytes
+
+
+class TopicTail:
+    """A reader of one topic. Not for several threads; close it with `with`."""
+
+    def __init__(self, settings: KafkaSettings, *, is_ended: Callable[[], bool] = lambda: False) -> None:
+        """Connects. PreconditionError without the topic, UnavailableError without the broker, within 10 s.
+
+        `is_ended` is asked between polls; once it is true every iteration ends.
+        """
+        self._topic = settings.topic
+        self._is_ended = is_ended
+        configuration = {
+            **client_configuration(settings),
+            "group.id": f"cdcwatch-events-{time.time_ns()}",  # librdkafka wants one; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+        self._consumer: Consumer = made_client(Consumer, configuration)
+        try:
+            count = partition_count(self._consumer, settings.topic)
+            if count is None:
+                raise PreconditionError(
+                    f"Kafka has no topic {settings.topic!r}", remedy=f"{topic_command(settings)}, or mend kafka.topic"
+                )
+            self._next = dict.fromkeys(range(count), 0)
+            self._low, self._high = self._watermarks()
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def __enter__(self) -> TopicTail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def so_far(self) -> Iterator[Record]:
+        """Every record up to what the topic held when this reader connected; in order within a partition."""
+        return self._until_end(self._low)
+
+    def last(self, count: int) -> list[Record]:
+        """The last `count` records of the whole topic, by their timestamps."""
+        span = count * _OFFSETS_A_RECORD
+        while True:
+            start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
+            records = list(self._until_end(start)) if count else []
+            # What a partition gave is its own newest; enough from each, or all there is, is enough from all.
+            given = {partition: 0 for partition in start}
+            for record in records:
+                given[record.partition] += 1
+            if not count or all(
+                start[partition] == self._low[partition] or given[partition] >= count for partition in start
+            ):
+                records.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+                self._next = dict(self._high) if not count else self._next
+                return records[-count:] if count else []
+            span *= 4
+
+    def following(self) -> Iterator[Record]:
+        """What comes after what was read, until `is_ended`."""
+        self._assign(self._next)
+        while not self._is_ended():
+            message = self._polled()
+            if message is not None and message.error() is None:
+                yield self._taken(message)
+
+    def _until_end(self, start: dict[int, int]) -> Iterator[Record]:
+        """From `start` to the high watermarks of the beginning, or to the end of what is committed before them."""
+        unfinished = {partition for partition, offset in start.items() if offset < self._high[partition]}
+        self._next = {**self._high, **{partition: start[partition] for partition in unfinished}}
+        if unfinished:
+            self._assign({partition: start[partition] for partition in unfinished})
+        last_progress = time.monotonic()
+        while unfinished and not self._is_ended():
+            message = self._polled()
+            if message is None:
+                if time.monotonic() - last_progress > _STALLED_S:
+                    raise UnavailableError(
+                        "Kafka: nothing comes any more", remedy="see that every broker of the topic is up"
+                    )
+                continue
+            last_progress = time.monotonic()
+            partition, offset = message.partition(), message.offset()
+            if message.error() is not None:  # the end of what is committed
+                unfinished.discard(partition)
+                continue
+            if offset >= self._high[partition]:  # came while we read
+                unfinished.discard(partition)
+                continue
+            yield self._taken(message)
+            if offset + 1 >= self._high[partition]:
+                unfinished.discard(partition)
+
+    def _taken(self, message: Message) -> Record:
+        partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+        self._next[partition] = offset + 1
+        return Record(partition, offset, int(message.timestamp()[1]), bytes(message.value() or b""))
+
+    def _assign(self, offsets: dict[int, int]) -> None:
+        self._consumer.assign([TopicPartition(self._topic, partition, at) for partition, at in offsets.items()])
+
+    def _watermarks(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The first and the next offset of every partition."""
+        low: dict[int, int] = {}
+        high: dict[int, int] = {}
+        for partition in self._next:
+            try:
+                found = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, partition), timeout=METADATA_TIMEOUT_S
+                )
+            except KafkaException as error:
+                raise explain_kafka_exception(error) from error
+            if found is None:
+                raise UnavailableError(
+                    f"Kafka: partition {partition} of {self._topic} has no leader",
+                    remedy="see that every broker of the topic is up",
+                )
+            low[partition], high[partition] = found
+        return low, high
+
+    def _polled(self) -> Message | None:
+        """The next message or end of a partition; None when there is none for now. Brokers that are away come back."""
+        try:
+            message = self._consumer.poll(_POLL_S)
+        except KafkaException as error:
+            raise explain_kafka_exception(error) from error
+        error = message.error() if message is not None else None
+        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return message
+        if error.retriable() or error.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:  # noqa: SLF001
+            return None
+        raise explain_kafka(error)

@@ -1,0 +1,254 @@
+"""One connection's stream: slot -> decode -> deadline -> outbox and schedule, and the status updates back.
+
+It never waits for the sink, for a close or for a huge transaction: when too much is in flight it stops reading, and its
+status updates go on with the position that is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.handoff.progress import Progress, SnapshotMark
+from cdcwatch.lsn import format_lsn
+from cdcwatch.slot.protocol import KEEPALIVE, XLOG_DATA, XLOG_DATA_HEADER_BYTES, parse_keepalive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdcwatch.deadline.derivation import Derivation, Update
+    from cdcwatch.deadline.event import Event
+    from cdcwatch.decode.change import Decoder
+    from cdcwatch.handoff.outbox import Outbox
+    from cdcwatch.handoff.progress import Origin
+    from cdcwatch.slot.stream import SlotFacts, SlotStream
+
+BITE_BYTES: Final = 1 << 20
+_BIG_BITE_BYTES: Final = 128 << 10
+"""A bite of this size means that we are behind."""
+_NAP_S: Final = 0.003
+"""When behind, the walsender sends faster to a full socket than to a reader that takes every message at once."""
+_STATUS_INTERVAL_S: Final = 10.0
+_FLUSH_STATUS_INTERVAL_S: Final = 0.05
+_IDLE_OFFER_INTERVAL_S: Final = 1.0
+_ASK_AFTER_SILENCE_S: Final = 5.0
+_FIRST_PATIENCE_S: Final = 13.0
+
+
+class ScheduleFeed(Protocol):
+    """Where deadlines go."""
+
+    def apply(self, updates: Sequence[Update]) -> None:
+        """Key, live deadline or None, version: in stream order."""
+        ...
+
+    def clear(self) -> None:
+        """The table was emptied."""
+        ...
+
+
+class ReadingObserver(Protocol):
+    """What telemetry wants to know."""
+
+    def read(self, *, messages: int, changes: int, events: int, received_lsn: int) -> None:
+        """After every bite."""
+        ...
+
+
+@dataclass(slots=True)
+class ReadingState:
+    """What outlives a connection."""
+
+    origin: Origin
+    start: Progress | None = None
+    """Set once the sink has said how far its events go; nothing is read before."""
+    snapshot: SnapshotMark | None = None
+    """Goes along in the record until a connection finds the slot itself beyond it: a replay may begin before."""
+    patience_s: float = _FIRST_PATIENCE_S
+    """How long a silent server is believed: doubled after each time it was given up, as it may only be decoding."""
+    confirmed_lsn: int = 0
+    """The greatest flush position that a status update has carried."""
+    stopping: bool = False
+    until_lsn: int | None = None
+
+
+class Follower:
+    """One connection's stream. `step` does what there is to do and never waits."""
+
+    def __init__(
+        self,
+        stream: SlotStream,
+        facts: SlotFacts,
+        *,
+        decoder: Decoder,
+        derivation: Derivation,
+        outbox: Outbox,
+        schedule: ScheduleFeed | None,
+        state: ReadingState,
+        observer: ReadingObserver,
+        now_s: float,
+    ) -> None:
+        self._stream, self._facts, self._state = stream, facts, state
+        self._decode, self._derivation = decoder.decode, derivation
+        self._outbox, self._schedule, self._observer = outbox, schedule, observer
+        timeout_s = facts.wal_sender_timeout_s
+        self._status_interval_s = min(_STATUS_INTERVAL_S, timeout_s / 3) if timeout_s else _STATUS_INTERVAL_S
+        self._begun = False
+        self._paused = False
+        self._reply_now = False
+        self._heard_s = self._status_s = self._offer_s = self._asked_s = now_s
+        self._offered_lsn = 0
+        self._sent_flush_lsn = facts.confirmed_flush_lsn  # never lower than what the server has
+
+    @property
+    def reads(self) -> bool:
+        """Whether the next step would read: if not, readable bytes are no reason to call it."""
+        state = self._state
+        if state.start is None or state.stopping:
+            return False
+        if self._paused:
+            self._paused = not self._outbox.is_half_empty
+        else:
+            self._paused = self._outbox.is_full
+        return not self._paused
+
+    def step(self, now_s: float) -> float:
+        """Seconds after which it wants to be called again though nothing arrived. Negative: only then, a nap."""
+        bite_bytes = 0
+        if self.reads:
+            if not self._begun:
+                self._begin()
+            messages = self._stream.read(BITE_BYTES)
+            if messages:
+                self._heard_s = now_s
+                bite_bytes = self._take(messages)
+        else:
+            self._heard_s = now_s
+        self._offer_idle_position(now_s)
+        self._send_status(now_s)
+        if bite_bytes >= BITE_BYTES:
+            return 0.0
+        if bite_bytes >= _BIG_BITE_BYTES:
+            return -_NAP_S
+        return self._wait_s(now_s)
+
+    def _begin(self) -> None:
+        """The stream starts at or before what was handed over already."""
+        state = self._state
+        if state.start is None:
+            raise RuntimeError("nothing is read before the sink has spoken")
+        covered = max(state.start.position, self._derivation.position)
+        mark = state.snapshot
+        self._derivation.restart(covered, mark.visibility if mark else None)
+        self._offered_lsn = covered.end_lsn
+        self._begun = True
+
+    def _take(self, messages: list[memoryview]) -> int:
+        derivation, decode, feed = self._derivation, self._decode, self._derivation.feed
+        changes_before, bite_bytes = derivation.change_count, 0
+        for message in messages:
+            bite_bytes += len(message)
+            if message[0] == XLOG_DATA:
+                decoded = decode(message[XLOG_DATA_HEADER_BYTES:])
+                if decoded is not None:
+                    feed(decoded)
+            elif message[0] == KEEPALIVE:
+                keepalive = parse_keepalive(message)
+                self._reply_now |= keepalive.reply_requested
+                # Only with nothing in flight: an event that is read and not durable lies before this position.
+                if not derivation.in_transaction and not derivation.has_undrained and self._outbox.is_idle:
+                    derivation.idle_at(keepalive.wal_end)
+        self._hand_over()
+        self._observer.read(
+            messages=len(messages),
+            changes=derivation.change_count - changes_before,
+            events=derivation.replayed_count,
+            received_lsn=self._stream.received_lsn,
+        )
+        if self._stream.received_lsn > self._derivation.position.end_lsn:
+            self._state.patience_s = _FIRST_PATIENCE_S
+        return bite_bytes
+
+    def _hand_over(self) -> None:
+        portion = self._derivation.drain()
+        if self._schedule is not None:
+            begin = 0
+            for place in portion.truncated_at:
+                self._schedule.apply(portion.updates[begin:place])
+                self._schedule.clear()
+                begin = place
+            rest = portion.updates[begin:] if begin else portion.updates
+            if rest:
+                self._schedule.apply(rest)
+        if portion.events:
+            self._offer(portion.events)
+
+    def _offer(self, events: Sequence[Event]) -> None:
+        position = self._derivation.position
+        self._outbox.offer(events, Progress(self._state.origin, position, self._state.snapshot))
+        self._offered_lsn = position.end_lsn
+
+    def _offer_idle_position(self, now_s: float) -> None:
+        """Commits without events and keepalives move the position too: told once a second, or when asked."""
+        end_lsn = self._derivation.position.end_lsn
+        if not self._begun or end_lsn <= self._offered_lsn or self._state.stopping:
+            return
+        until_lsn = self._state.until_lsn
+        asked = self._reply_now or (until_lsn is not None and end_lsn >= until_lsn)
+        if asked or now_s - self._offer_s >= _IDLE_OFFER_INTERVAL_S:
+            self._offer_s = now_s
+            self._offer([])
+
+    def _send_status(self, now_s: float) -> None:
+        flush_lsn = min(self._outbox.flush_lsn, self._stream.received_lsn)
+        advanced = flush_lsn > self._sent_flush_lsn
+        since_s = now_s - self._status_s
+        silent_s = now_s - self._heard_s
+        if silent_s >= self._state.patience_s:
+            self._state.patience_s *= 2
+            raise UnavailableError(
+                f"nothing came from the server for {silent_s:.0f} s, not even an answer",
+                remedy="see the network between; cdcwatch connects again by itself",
+            )
+        ask = silent_s >= _ASK_AFTER_SILENCE_S and now_s - self._asked_s >= _ASK_AFTER_SILENCE_S
+        if not (
+            self._reply_now
+            or ask
+            or since_s >= self._status_interval_s
+            or (advanced and (since_s >= _FLUSH_STATUS_INTERVAL_S or self._state.stopping))
+        ):
+            return
+        self._stream.send_status(max(flush_lsn, self._sent_flush_lsn), reply_requested=ask)
+        self._status_s = now_s
+        self._reply_now = False
+        if ask:
+            self._asked_s = now_s
+        self._sent_flush_lsn = max(flush_lsn, self._sent_flush_lsn)
+        self._state.confirmed_lsn = max(self._state.confirmed_lsn, self._sent_flush_lsn)
+
+    def _wait_s(self, now_s: float) -> float:
+        due_s = [self._status_s + self._status_interval_s, max(self._heard_s, self._asked_s) + _ASK_AFTER_SILENCE_S]
+        if self._begun and self._derivation.position.end_lsn > self._offered_lsn:
+            due_s.append(self._offer_s + _IDLE_OFFER_INTERVAL_S)
+        if self._outbox.flush_lsn > self._sent_flush_lsn:
+            due_s.append(self._status_s + _FLUSH_STATUS_INTERVAL_S)
+        return min(max(0.0, min(due_s) - now_s), 1.0)
+
+
+def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin) -> None:
+    """PreconditionError when the slot no longer holds what comes after our events.
+
+    Nothing is confirmed before the progress record says so: a slot that stands beyond it was made anew or moved.
+    """
+    if progress is None:
+        return
+    remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
+    if progress.origin.system_identifier != origin.system_identifier:
+        raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
+    if facts.confirmed_flush_lsn > progress.position.end_lsn:
+        raise PreconditionError(
+            f"the slot stands at {format_lsn(facts.confirmed_flush_lsn)}, beyond the last event in the topic"
+            f" ({format_lsn(progress.position.end_lsn)}): changes between the two are lost to it",
+            remedy=remedy,
+        )

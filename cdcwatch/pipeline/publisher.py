@@ -1,0 +1,114 @@
+"""The publisher's thread: outbox -> sink -> watermark. Opens the sink anew whenever it fails, and goes on in order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.backoff import Backoff
+from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.handoff.sink import FencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.handoff.outbox import Outbox
+    from cdcwatch.handoff.progress import Progress
+    from cdcwatch.handoff.sink import Sink
+
+TRANSACTION_EVENTS: Final = 5000
+_IDLE_WAIT_S: Final = 0.5
+_REPORT_WAIT_S: Final = 0.001
+"""While delivery reports are due, they are asked for this often."""
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher(threading.Thread):
+    """Runs from the moment the slot is ours.
+
+    `begin` gets what the sink holds the first time it opens and returns once the reader may begin; `owns_slot` asks the
+    database whether the slot is still ours, which tells a broker's own time-out from another process.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        outbox: Outbox,
+        *,
+        begin: Callable[[Sink, Progress | None], None],
+        owns_slot: Callable[[], bool],
+        failed: Callable[[CdcwatchError], None],
+    ) -> None:
+        super().__init__(name="publisher", daemon=True)  # a call into a broker that is away can't be interrupted
+        self._sink, self._outbox = sink, outbox
+        self._begin, self._owns_slot, self._failed = begin, owns_slot, failed
+        self._stop_requested = threading.Event()
+        self._begun = False
+        self.is_open = False
+        self.reopen_count = 0
+        self.last_error: str | None = None
+
+    def request_stop(self) -> None:
+        """Ends once the outbox is drained, or at once when nothing was begun."""
+        self._stop_requested.set()
+
+    def run(self) -> None:
+        """Until the outbox is closed and drained, or failed."""
+        backoff = Backoff(first_s=0.2, most_s=5.0)
+        while not self._outbox.is_drained:
+            try:
+                self._open()
+                backoff.reset()
+                self._publish()
+            except FencedError as error:
+                if not self._owned_still():
+                    self._failed(error)
+                    return
+                self._wait(error, backoff)
+            except UnavailableError as error:
+                self._wait(error, backoff)
+            except CdcwatchError as error:
+                self._failed(error)
+                return
+            finally:
+                self.is_open = False
+            if self._stop_requested.is_set() and not self._begun:
+                return
+        self._sink.close()
+
+    def _open(self) -> None:
+        progress = self._sink.open()
+        if self._begun:
+            self._outbox.rewind(progress if self._sink.is_transactional else None)
+        else:
+            self._begin(self._sink, progress)
+            self._begun = True
+        self.is_open = True
+        self.last_error = None
+        _log.info("publisher: the sink is open")
+
+    def _publish(self) -> None:
+        outbox, sink = self._outbox, self._sink
+        while not outbox.is_drained:
+            batches = outbox.take(TRANSACTION_EVENTS, _IDLE_WAIT_S if outbox.is_idle else _REPORT_WAIT_S)
+            if batches:
+                sink.publish(batches)
+            acknowledged = sink.acknowledged()
+            if acknowledged:
+                outbox.acknowledge(acknowledged)
+
+    def _owned_still(self) -> bool:
+        try:
+            return self._owns_slot()
+        except UnavailableError:
+            return True  # nobody can have taken it from a server that is away; the next attempt asks again
+
+    def _wait(self, error: CdcwatchError, backoff: Backoff) -> None:
+        wait_s = backoff.next_s()
+        self.reopen_count += 1
+        self.last_error = str(error)
+        _log.warning("publisher: %s; again in %.1f s", error, wait_s)
+        self._sink.close()
+        self._stop_requested.wait(wait_s)

@@ -1,0 +1,198 @@
+"""The reader's thread: takes the slot, follows its stream, comes back when the connection breaks."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.backoff import Backoff
+from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.handoff.progress import Origin, Progress
+from cdcwatch.pipeline.follower import Follower, ReadingState, require_no_gap
+from cdcwatch.slot.stream import SlotBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.deadline.derivation import Derivation
+    from cdcwatch.decode.change import Decoder
+    from cdcwatch.handoff.outbox import Outbox
+    from cdcwatch.handoff.progress import SnapshotMark
+    from cdcwatch.pipeline.follower import ReadingObserver, ScheduleFeed
+    from cdcwatch.slot.stream import Slot, SlotFacts, SlotStream
+
+_STANDBY_POLL_S: Final = 1.0
+_STOP_POLL_S: Final = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class Waker:
+    """Ends another thread's wait on a socket."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+
+    def wake(self) -> None:
+        """From any thread, any number of times."""
+        try:
+            self._ours.send(b"\0")
+        except BlockingIOError:
+            return  # it is awake enough
+
+    def wait(self, others: list[int], timeout_s: float) -> None:
+        """Until woken, one of the others is readable, or the time is over."""
+        if self._theirs.fileno() in select.select([self._theirs.fileno(), *others], [], [], timeout_s)[0]:
+            self._theirs.recv(4096)
+
+    def close(self) -> None:
+        """Both ends."""
+        self._ours.close()
+        self._theirs.close()
+
+
+class Reader(threading.Thread):
+    """Owns the slot while it runs. `failed` is called with an error that no retry mends."""
+
+    def __init__(
+        self,
+        slot: Slot,
+        *,
+        slot_name: str,
+        decoder: Callable[[], Decoder],
+        derivation: Callable[[Origin], Derivation],
+        outbox: Outbox,
+        schedule: ScheduleFeed | None,
+        observer: ReadingObserver,
+        waker: Waker,
+        acquired: Callable[[SlotFacts, Origin], None],
+        reached: Callable[[], None],
+        failed: Callable[[CdcwatchError], None],
+        until_lsn: int | None = None,
+    ) -> None:
+        super().__init__(name="reader")
+        self._slot, self._slot_name = slot, slot_name
+        self._make_decoder, self._make_derivation = decoder, derivation
+        self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
+        self._acquired, self._reached, self._failed = acquired, reached, failed
+        self._until_lsn = until_lsn
+        self._state: ReadingState | None = None
+        self._derivation: Derivation | None = None
+        self._facts: SlotFacts | None = None
+        self._stop_requested = threading.Event()
+        self._begin_lsn = 0  # where the slot stood when it was taken
+        self.reconnect_count = 0
+
+    @property
+    def facts(self) -> SlotFacts | None:
+        """Of the connection at hand; None while there is none."""
+        return self._facts
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the slot is ours and the sink has told where to begin."""
+        state = self._state
+        return self._facts is not None and state is not None and state.start is not None
+
+    @property
+    def confirmed_lsn(self) -> int:
+        """What the server was told last."""
+        return self._state.confirmed_lsn if self._state else 0
+
+    def begin_at(self, progress: Progress, snapshot: SnapshotMark | None) -> None:
+        """From the publisher: events through `progress` are in the sink; reading may begin."""
+        if self._state is None:
+            raise RuntimeError("the publisher runs only once the slot is ours")
+        self._state.snapshot = snapshot if snapshot and self._begin_lsn < snapshot.lsn else None
+        self._state.start = progress
+        self._waker.wake()
+
+    def request_stop(self) -> None:
+        """Stops reading; the thread ends once all that was read is durable and confirmed, or with `abandon`."""
+        self._stop_requested.set()
+        self._waker.wake()
+
+    def run(self) -> None:
+        """Until stopped or failed."""
+        backoff = Backoff(first_s=0.1, most_s=5.0)
+        announced = None
+        while not self._stop_requested.is_set():
+            try:
+                facts, stream = self._slot.acquire(self._make_decoder().options())
+                announced = None
+                backoff.reset()
+                self._follow(facts, stream)
+            except SlotBusyError as error:
+                if announced != error.holder:
+                    announced = error.holder
+                    _log.warning("standby: %s", error)
+                self._pause(_STANDBY_POLL_S)
+            except UnavailableError as error:
+                wait_s = backoff.next_s()
+                self.reconnect_count += 1
+                _log.warning("reader: %s; again in %.1f s", error, wait_s)
+                self._pause(wait_s)
+            except CdcwatchError as error:
+                self._failed(error)
+                return
+
+    def _pause(self, wait_s: float) -> None:
+        self._stop_requested.wait(wait_s)
+
+    def _follow(self, facts: SlotFacts, stream: SlotStream) -> None:
+        try:
+            self._facts = facts
+            state, derivation = self._take_over(facts)
+            follower = Follower(
+                stream,
+                facts,
+                decoder=self._make_decoder(),
+                derivation=derivation,
+                outbox=self._outbox,
+                schedule=self._schedule,
+                state=state,
+                observer=self._observer,
+                now_s=time.monotonic(),
+            )
+            while not self._is_done(state, stream):
+                wait_s = follower.step(time.monotonic())
+                if wait_s < 0:
+                    time.sleep(-wait_s)
+                elif wait_s > 0:
+                    self._waker.wait([stream.fileno()] if follower.reads else [], wait_s)
+                if state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
+                    state.until_lsn = None
+                    self._reached()
+        finally:
+            self._facts = None
+            stream.close()
+
+    def _take_over(self, facts: SlotFacts) -> tuple[ReadingState, Derivation]:
+        """The first time: tells the others that the slot is ours. Later: the same slot of the same server, or a gap."""
+        origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name)
+        self._begin_lsn = facts.confirmed_flush_lsn
+        if self._state is None or self._derivation is None:
+            self._state = ReadingState(origin, until_lsn=self._until_lsn)
+            self._derivation = self._make_derivation(origin)
+            self._acquired(facts, origin)
+            return self._state, self._derivation
+        if self._state.start is not None:
+            handed_over = max(self._state.start.position, self._derivation.position)
+            require_no_gap(facts, Progress(self._state.origin, handed_over), origin)
+            mark = self._state.snapshot
+            self._state.snapshot = mark if mark and self._begin_lsn < mark.lsn else None
+        _log.info("reader: the stream goes on")
+        return self._state, self._derivation
+
+    def _is_done(self, state: ReadingState, stream: SlotStream) -> bool:
+        if not self._stop_requested.is_set():
+            return False
+        state.stopping = True
+        # The last status update must have carried what became durable last.
+        return self._outbox.is_drained and state.confirmed_lsn >= min(self._outbox.flush_lsn, stream.received_lsn)

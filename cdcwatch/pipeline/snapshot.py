@@ -1,0 +1,79 @@
+"""The first read of the table: every open order as a snapshot event, consistent with the stream that follows."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+
+from cdcwatch.database import connect, translated
+from cdcwatch.deadline.event import Event, Stamp
+from cdcwatch.deadline.position import SnapshotVisibility
+from cdcwatch.decode.change import Row
+from cdcwatch.handoff.progress import SnapshotMark
+from cdcwatch.lsn import parse_lsn
+from cdcwatch.queries import query
+from cdcwatch.table import canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from cdcwatch.deadline.event import EventEncoder
+    from cdcwatch.deadline.rule import DeadlineRule
+    from cdcwatch.table import WatchedTable
+
+_FETCH_ROWS: Final = 5000
+
+
+class Snapshot:
+    """A read of the table under one snapshot."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: str) -> None:
+        self._connection, self._table, self._id_lsn = connection, table, id_lsn
+        row = connection.execute(query("snapshot", "visibility"), binary=True).fetchone()
+        if row is None:
+            raise RuntimeError("a query without FROM gives a row")
+        xmin, xmax, in_progress, lsn, self._time_us = row
+        self.mark = SnapshotMark(parse_lsn(lsn), SnapshotVisibility(xmin, xmax, frozenset(in_progress)))
+
+    def events(self, rule: DeadlineRule, encoder: EventEncoder) -> Iterator[Event]:
+        """One `deadline.scheduled` an open order. Ids hold the slot's position, so that a second try gives the same."""
+        stamp = Stamp(self._id_lsn, Stamp.of(0, self._time_us).time_text)
+        integer, width = self._table.has_integer_key, len(self._table.key)
+        with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
+            cursor.itersize = _FETCH_ROWS
+            cursor.execute(open_rows(self._table))
+            for values in cursor:
+                *key, deadline_us, status, version = values
+                derived = rule.inserted(Row(deadline_us, status, version))
+                if derived is not None:
+                    yield encoder.snapshot(canonical_key(key[:width], integer=integer), derived, stamp)
+
+
+@contextmanager
+def snapshot_of(dsn: str, table: WatchedTable, id_lsn: str) -> Iterator[Snapshot]:
+    """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError."""
+    with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield Snapshot(connection, table, id_lsn)
+
+
+def open_rows(table: WatchedTable) -> sql.Composed:
+    """The query for every open row that has a deadline."""
+    name = table.deadline.name
+    nothing = sql.SQL("NULL")
+    return sql.SQL(query("snapshot", "open_rows")).format(
+        key_texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key),
+        deadline=sql.Identifier(name),
+        status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else nothing,
+        version=sql.SQL("{}::bigint").format(sql.Identifier(table.version.name)) if table.version else nothing,
+        table=sql.Identifier(table.schema, table.name),
+        is_open=sql.SQL("{} IN ({})").format(
+            sql.Identifier(table.status.name), sql.SQL(", ").join(sql.Literal(status) for status in sorted(table.open))
+        )
+        if table.status
+        else sql.SQL("true"),
+    )

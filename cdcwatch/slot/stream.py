@@ -1,0 +1,332 @@
+"""The edge to the walsender: one replication connection, on psycopg's libpq layer.
+
+https://www.postgresql.org/docs/current/protocol-replication.html
+https://www.psycopg.org/psycopg3/docs/api/pq.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psycopg
+from psycopg import conninfo
+
+from cdcwatch.database import explain, redact, translated
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.instant import from_unix_us
+from cdcwatch.lsn import parse_lsn
+from cdcwatch.queries import query
+from cdcwatch.slot.protocol import (
+    KEEPALIVE,
+    XLOG_DATA,
+    parse_keepalive,
+    standby_status_update,
+    start_lsn,
+    start_replication,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from psycopg.pq.abc import PGconn
+
+_PINNED: Final = {
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "client_encoding": "UTF8",
+}
+_TCP: Final = {
+    "keepalives_idle": "5",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+    "connect_timeout": "10",
+}
+_FAREWELL_S: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """The slot and its server, as they stood when the connection was made."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    plugin: str
+    confirmed_flush_lsn: int
+    wal_sender_timeout_s: float
+    """0: the server waits for ever."""
+    walsender_pid: int = 0
+    """The server's process at the other end of this connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has the slot."""
+
+    pid: int
+    application: str
+    address: str
+
+
+class SlotBusyError(UnavailableError):
+    """Another process reads the slot."""
+
+    def __init__(self, slot: str, holder: Holder | None) -> None:
+        who = f"pid {holder.pid} ({holder.application or 'no name'}, {holder.address or 'local'})" if holder else "?"
+        super().__init__(
+            f"the slot {slot!r} is read by {who}",
+            remedy="nothing: this process is its standby and takes over by itself",
+        )
+        self.holder = holder
+
+
+class Slot(Protocol):
+    """A replication slot to be read: what the reader is given, so that a simulation can hand it another."""
+
+    def acquire(self, options: Mapping[str, str]) -> tuple[SlotFacts, SlotStream]:
+        """Takes the slot and begins its stream. SlotBusyError while another process reads it; UnavailableError."""
+        ...
+
+
+class SlotStream(Protocol):
+    """A running stream of one slot. UnavailableError from any method: make a new one."""
+
+    @property
+    def received_lsn(self) -> int:
+        """The last position that came in on this connection."""
+        ...
+
+    def fileno(self) -> int:
+        """To wait on."""
+        ...
+
+    def read(self, limit_bytes: int) -> list[memoryview]:
+        """Whole messages that are there now, about `limit_bytes` of them; never waits."""
+        ...
+
+    def send_status(self, flush_lsn: int, *, reply_requested: bool = False) -> None:
+        """Tells the server what is durable; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Says goodbye, so that what was sent is read."""
+        ...
+
+
+class PostgresSlot:
+    """One slot of one server."""
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self._dsn, self._name = dsn, name
+        self._waiting: ReplicationConnection | None = None
+
+    def acquire(self, options: Mapping[str, str]) -> tuple[SlotFacts, ReplicationStream]:
+        """Keeps its connection while the slot is busy, so that a standby costs the server one, not one a second."""
+        connection, self._waiting = self._waiting or ReplicationConnection(self._dsn), None
+        try:
+            facts = connection.facts(self._name)
+            return facts, connection.start(self._name, options, facts.confirmed_flush_lsn)
+        except SlotBusyError:
+            self._waiting = connection
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
+
+class ReplicationConnection:
+    """A connection of the walsender: pinned and verified, not streaming yet."""
+
+    def __init__(self, dsn: str, *, application_name: str = "cdcwatch") -> None:
+        """UnavailableError or PreconditionError; DSNs are merged by libpq's rules, never formatted."""
+        with translated():
+            parameters = conninfo.conninfo_to_dict(dsn)
+            options = " ".join(f"-c {name}={value}" for name, value in _PINNED.items())
+            given = str(parameters.get("options") or "")
+            parameters["options"] = f"{given} {options}".strip()
+            parameters["replication"] = "database"
+            merged = conninfo.make_conninfo("", **{"application_name": application_name, **_TCP, **parameters})
+            self._connection = psycopg.Connection.connect(
+                # The walsender knows simple queries only: parameters are put in on our side.
+                merged,
+                autocommit=True,
+                cursor_factory=psycopg.ClientCursor,
+            )
+        self.pid = self._connection.info.backend_pid
+        try:
+            self._verify_session()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _verify_session(self) -> None:
+        """A pooler or a login trigger may undo what was asked for; then every instant would be a guess."""
+        for name, wanted in _PINNED.items():
+            found = str(self._one(f"SHOW {name}")[0])
+            if found.split(",", maxsplit=1)[0] != wanted:
+                raise PreconditionError(
+                    f"the replication session has {name} = {found!r} and needs {wanted!r}",
+                    remedy="connect directly, past the pooler: set postgres.replication_dsn",
+                )
+
+    def _one(self, statement: str) -> tuple[Any, ...]:
+        with translated():
+            row: tuple[Any, ...] | None = self._connection.execute(statement.encode()).fetchone()
+        if row is None:
+            raise UnavailableError("PostgreSQL: an answer without a row", remedy="see the server's log")
+        return row
+
+    def facts(self, slot: str) -> SlotFacts:
+        """PreconditionError where the slot is missing, lost, physical or another database's."""
+        system_identifier, timeline, _, database = self._one("IDENTIFY_SYSTEM")
+        with translated():
+            row = self._connection.execute(query("stream", "slot_facts"), {"slot": slot}).fetchone()
+        if row is None:
+            raise PreconditionError(f"there is no slot {slot!r}", remedy="cdcwatch slot create")
+        plugin, slot_database, confirmed, wal_status, timeout_ms = row
+        if wal_status == "lost":
+            raise PreconditionError(
+                f"the slot {slot!r} is lost: the server removed WAL it still needed",
+                remedy="cdcwatch slot drop --yes && cdcwatch slot create && cdcwatch run --accept-gap",
+            )
+        if slot_database != database:
+            raise PreconditionError(
+                f"the slot {slot!r} belongs to the database {slot_database!r}, not {database!r}",
+                remedy="set postgres.dsn to that database, or slot.name to a slot of this one",
+            )
+        return SlotFacts(
+            str(system_identifier),
+            int(timeline),
+            str(database),
+            str(plugin),
+            parse_lsn(confirmed),
+            int(timeout_ms) / 1000,
+        )
+
+    def start(self, slot: str, options: Mapping[str, str], confirmed_flush_lsn: int) -> ReplicationStream:
+        """Begins the stream where the slot stands. SlotBusyError while another process has it."""
+        try:
+            self._connection.execute(start_replication(slot, options))
+        except psycopg.errors.ObjectInUse:
+            raise SlotBusyError(slot, self._holder(slot)) from None
+        except psycopg.errors.UndefinedObject:
+            raise PreconditionError(f"there is no slot {slot!r}", remedy="cdcwatch slot create") from None
+        except psycopg.Error as error:
+            raise explain(error) from error
+        return ReplicationStream(self._connection, confirmed_flush_lsn)
+
+    def _holder(self, slot: str) -> Holder | None:
+        with translated():
+            row = self._connection.execute(query("stream", "slot_holder"), {"slot": slot}).fetchone()
+        return None if row is None else Holder(int(row[0]), row[1] or "", row[2] or "")
+
+    def close(self) -> None:
+        """Without a goodbye."""
+        self._connection.close()
+
+
+class ReplicationStream:
+    """The COPY BOTH part of a connection. Nothing in here waits but `close`."""
+
+    def __init__(self, connection: psycopg.Connection[Any], confirmed_flush_lsn: int) -> None:
+        self._connection = connection
+        self._pgconn: PGconn = connection.pgconn
+        self._pgconn.nonblocking = 1
+        self._received_lsn = confirmed_flush_lsn  # all before it came on an earlier one
+
+    @property
+    def received_lsn(self) -> int:
+        """The last position that came in."""
+        return self._received_lsn
+
+    def fileno(self) -> int:
+        """Libpq's socket."""
+        return self._pgconn.socket
+
+    def read(self, limit_bytes: int) -> list[memoryview]:
+        """Drains libpq and the socket until nothing more is there or the limit is reached."""
+        messages: list[memoryview] = []
+        size_bytes = 0
+        pgconn = self._pgconn
+        get, append = pgconn.get_copy_data, messages.append
+        try:
+            while size_bytes < limit_bytes:
+                # libpq takes 16 to 32 KiB a call, so one call is not a drain.
+                pgconn.consume_input()
+                before = size_bytes
+                while True:
+                    length, message = get(1)
+                    if length <= 0:
+                        break
+                    size_bytes += length
+                    append(message)
+                if length < 0:
+                    self._ended()
+                if size_bytes == before:
+                    break
+        except psycopg.OperationalError as error:
+            raise UnavailableError(
+                f"the replication connection broke: {redact(str(error)).strip().splitlines()[0]}",
+                remedy="see that the server is up; cdcwatch connects again by itself",
+            ) from error
+        self._note_position(messages)
+        return messages
+
+    def _note_position(self, messages: list[memoryview]) -> None:
+        for message in reversed(messages):
+            kind = message[0]
+            if kind == XLOG_DATA:
+                self._received_lsn = max(self._received_lsn, start_lsn(message))
+                return
+            if kind == KEEPALIVE:
+                self._received_lsn = max(self._received_lsn, parse_keepalive(message).wal_end)
+
+    def _ended(self) -> None:
+        """The server closed the stream: what it said decides whether to come back."""
+        result = self._pgconn.get_result()
+        if result is not None and result.error_message:
+            raise explain(psycopg.errors.error_from_result(result))
+        raise UnavailableError("the server ended the stream", remedy="cdcwatch connects again by itself")
+
+    def send_status(self, flush_lsn: int, *, reply_requested: bool = False) -> None:
+        """Received and flushed positions. What the socket can't take now goes with the next call."""
+        update = standby_status_update(
+            received_lsn=self._received_lsn,
+            flush_lsn=min(flush_lsn, self._received_lsn),
+            at_us=from_unix_us(time.time_ns() // 1000),
+            reply_requested=reply_requested,
+        )
+        try:
+            if self._pgconn.flush() == 0:
+                self._pgconn.put_copy_data(update)
+                self._pgconn.flush()
+        except psycopg.OperationalError as error:
+            raise UnavailableError(
+                f"the replication connection broke: {redact(str(error)).strip().splitlines()[0]}",
+                remedy="see that the server is up; cdcwatch connects again by itself",
+            ) from error
+
+    def close(self) -> None:
+        """Ends the copy and reads until the server has, so that the last status update isn't lost with a reset."""
+        with contextlib.suppress(psycopg.Error):
+            self._pgconn.put_copy_end()
+            give_up_s = time.monotonic() + _FAREWELL_S
+            while time.monotonic() < give_up_s and self._pgconn.flush() == 1:
+                time.sleep(0.001)
+            while time.monotonic() < give_up_s:
+                self._pgconn.consume_input()
+                length, _ = self._pgconn.get_copy_data(1)
+                if length < 0:
+                    break
+                if length == 0:
+                    time.sleep(0.001)
+        self._connection.close()
