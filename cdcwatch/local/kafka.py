@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
+import re
 import shutil
 import signal
 import socket
@@ -39,6 +40,7 @@ _JAVA_FLAGS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
 _COMMAND_TIMEOUT_S = 120
 _MAVEN_TIMEOUT_S = 600
 
@@ -170,7 +172,7 @@ class LocalKafka:
         )
         if done.returncode != 0:
             raise LocalServiceError(
-                f"Kafka could not format {self._data}: {_tail(done.stdout)}", remedy=f"look at {self.directory}"
+                f"Kafka could not format {self._data}: {_reason(done.stdout)}", remedy=f"look at {self.directory}"
             )
 
 
@@ -230,7 +232,7 @@ def bring_jars() -> Path:
         )
         if done.returncode != 0:
             raise LocalServiceError(
-                f"Maven could not bring Apache Kafka {KAFKA_VERSION}: {_tail(done.stdout)}",
+                f"Maven could not bring Apache Kafka {KAFKA_VERSION}: {_reason(done.stdout)}",
                 remedy="see that Maven reaches its repository (proxy and mirror: ~/.m2/settings.xml)",
             )
         try:
@@ -274,7 +276,8 @@ def _cluster_id() -> str:
     return text
 
 
-def _tail(output: bytes) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in output.decode(errors="replace").split("\n")]
-    return next((line for line in reversed(lines) if line), "no output")
+def _reason(output: bytes) -> str:
+    """The first line marked as an error, else the last line that says something."""
+    lines = [line.strip() for line in _TERMINAL_CODE.sub("", output.decode(errors="replace")).split("\n")]
+    said = [line for line in lines if line]
+    return next((line for line in said if "ERROR" in line), said[-1] if said else "it said nothing")
