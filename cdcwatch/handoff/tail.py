@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -66,18 +66,13 @@ class TopicTail:
         }
         self._consumer: Consumer = made_client(Consumer, configuration)
         try:
-            count = partition_count(self._consumer, settings.topic)
-            if count is None:
-                raise PreconditionError(
-                    f"Kafka has no topic {settings.topic!r}", remedy=f"{topic_command(settings)}, or mend kafka.topic"
-                )
-            self._next = dict.fromkeys(range(count), 0)
-            self._low, self._high = self._watermarks()
+            self._low, self._high = self._watermarks(_existing(self._consumer, settings))
+            self._next = dict(self._low)
         except BaseException:
             self._consumer.close()
             raise
 
-    def __enter__(self) -> TopicTail:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +89,7 @@ class TopicTail:
             start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
             records = list(self._until_end(start)) if count else []
             # What a partition gave is its own newest; enough from each, or all there is, is enough from all.
-            given = {partition: 0 for partition in start}
+            given = dict.fromkeys(start, 0)
             for record in records:
                 given[record.partition] += 1
             if not count or all(
@@ -129,7 +124,7 @@ class TopicTail:
                     )
                 continue
             last_progress = time.monotonic()
-            partition, offset = message.partition(), message.offset()
+            partition, offset = _place(message)
             if message.error() is not None:  # the end of what is committed
                 unfinished.discard(partition)
                 continue
@@ -141,18 +136,18 @@ class TopicTail:
                 unfinished.discard(partition)
 
     def _taken(self, message: Message) -> Record:
-        partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+        partition, offset = _place(message)
         self._next[partition] = offset + 1
         return Record(partition, offset, int(message.timestamp()[1]), bytes(message.value() or b""))
 
     def _assign(self, offsets: dict[int, int]) -> None:
         self._consumer.assign([TopicPartition(self._topic, partition, at) for partition, at in offsets.items()])
 
-    def _watermarks(self) -> tuple[dict[int, int], dict[int, int]]:
+    def _watermarks(self, partitions: int) -> tuple[dict[int, int], dict[int, int]]:
         """The first and the next offset of every partition."""
         low: dict[int, int] = {}
         high: dict[int, int] = {}
-        for partition in self._next:
+        for partition in range(partitions):
             try:
                 found = self._consumer.get_watermark_offsets(
                     TopicPartition(self._topic, partition), timeout=METADATA_TIMEOUT_S
@@ -173,9 +168,25 @@ class TopicTail:
             message = self._consumer.poll(_POLL_S)
         except KafkaException as error:
             raise explain_kafka_exception(error) from error
-        error = message.error() if message is not None else None
-        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        refused = message.error() if message is not None else None
+        if refused is None or refused.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             return message
-        if error.retriable() or error.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:  # noqa: SLF001
+        if refused.retriable() or refused.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:  # noqa: SLF001
             return None
-        raise explain_kafka(error)
+        raise explain_kafka(refused)
+
+
+def _existing(consumer: Consumer, settings: KafkaSettings) -> int:
+    """The topic's partition count; this reader never makes it."""
+    count = partition_count(consumer, settings.topic)
+    if count is None:
+        raise PreconditionError(
+            f"Kafka has no topic {settings.topic!r}", remedy=f"{topic_command(settings)}, or mend kafka.topic"
+        )
+    return count
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """Partition and offset, which every message of an assigned partition has."""
+    partition, offset = message.partition(), message.offset()
+    return (-1 if partition is None else partition), (-1 if offset is None else offset)

@@ -1,0 +1,104 @@
+"""The command line: commands and groups, and how errors come out.
+
+Heavy imports (psycopg, confluent_kafka, rich) stand inside the commands: `--help` and a mistyped option answer at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from cdcwatch import __version__
+from cdcwatch.cli import check, look, slot
+from cdcwatch.cli.options import ConfigOption, DebugOption
+from cdcwatch.errors import CdcwatchError
+
+_PACKAGE: Final = Path(__file__).parent.parent
+
+app = typer.Typer(
+    name="cdcwatch",
+    help="Closes orders at their deadline from PostgreSQL's logical replication stream.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"cdcwatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    config: ConfigOption = None,
+    _debug: DebugOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What stands before the command: `settings_of` and `main` look at it."""
+
+
+# Every command stands here once, in the order of `--help`.
+app.add_typer(slot.app, name="slot")
+app.command("check")(check.check)
+app.command("pending")(look.pending)
+app.command("events")(look.events)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and exits with its code; errors are one line and a remedy on stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    code = _run(arguments, debug="--debug" in arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us has enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str], *, debug: bool) -> int:
+    try:
+        app(args=list(arguments), prog_name="cdcwatch")
+    except SystemExit as ended:  # how typer ends, usage errors (2) included
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except CdcwatchError as error:
+        _show_traceback(debug=debug)
+        print(f"cdcwatch: {error}\nremedy: {error.remedy}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001
+        _show_traceback(debug=debug)
+        # Its text may hold row values or a password; type and place hold neither.
+        print(
+            f"cdcwatch: unexpected {type(error).__name__}{_place(error)}\n"
+            "remedy: run it again with --debug and report what it prints",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _show_traceback(*, debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of ours: ` at slot/admin.py:42`."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE):
+            place = f" at {path.relative_to(_PACKAGE)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,28 @@
+"""Options that every command takes, in every place: before the command, after its group, after its name."""
+
+# Typer reads these annotations at run time: no deferred annotations in the command line's modules.
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdcwatch.settings import Settings, load_settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-c", "--config", metavar="FILE", help="Configuration file. Default: ./cdcwatch.toml where there is one."
+    ),
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def settings_of(context: typer.Context, config: Path | None) -> Settings:
+    """The settings from the nearest `-c` there is: the command's own, its group's, the program's."""
+    place: Any = context  # typer's own context and the ones above it are of two types
+    while config is None and place.parent is not None:
+        place = place.parent
+        config = place.params.get("config")
+    return load_settings(config)

@@ -1,0 +1,57 @@
+"""How things look: plain lines that stay readable in a log, colour on a terminal only. Pure but for the terminal."""
+
+import os
+import sys
+from typing import Any, Final
+
+import orjson
+
+_COLOURS: Final = {"ok": "32", "warn": "33", "fail": "31"}
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def print_json(value: Any) -> None:
+    """One indented document."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def coloured(text: str, state: str) -> str:
+    """The text in its state's colour on a terminal that wants colour (https://no-color.org)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
+
+
+def bytes_text(count: int | None) -> str:
+    """`1.5 MB`, in powers of 1024 as the server's own settings; `unknown` for None."""
+    if count is None:
+        return "unknown"
+    value, unit = float(count), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def duration_text(seconds: float) -> str:
+    """`2.4 s`, `4 min 3 s`, `3 h 20 min`, `5 d 2 h`: the two largest units."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, name, smaller, smaller_name in (
+        (_DAY_S, "d", _HOUR_S, "h"),
+        (_HOUR_S, "h", _MINUTE_S, "min"),
+        (_MINUTE_S, "min", 1, "s"),
+    ):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // smaller} {smaller_name}"
+    return f"{seconds:.1f} s"
+
+
+def table_text(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns padded to their widest cell, nothing after the last one."""
+    lines = [head, *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,64 @@
+"""The next open deadlines, straight from the table: what will be closed, whether or not the stream has told it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+
+from cdcwatch.database import translated
+from cdcwatch.queries import query
+from cdcwatch.slot.facts import open_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from cdcwatch.table import WatchedTable
+
+MOST_OVERDUE_ROWS: Final = 10_000
+"""Counting stops here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """An open row. Instants are microseconds since 2000."""
+
+    key: Mapping[str, str]
+    deadline_us: int
+    now_us: int
+    """The database's clock when it was read."""
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The nearest deadlines first, the overdue before all."""
+
+    rows: tuple[PendingRow, ...]
+    overdue_rows: int
+    """At most `MOST_OVERDUE_ROWS`."""
+
+
+def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit_rows: int) -> Pending:
+    """Two index scans; errors as of `cdcwatch.database`."""
+    names = {
+        "table": sql.Identifier(table.schema, table.name),
+        "is_open": open_condition(table),
+        "deadline": sql.Identifier(table.deadline.name),
+    }
+    keys = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key)
+    version = sql.SQL("{}::int8").format(sql.Identifier(table.version.name)) if table.version else sql.NULL
+    nearest = sql.SQL(query("look", "pending")).format(**names, key=keys, version=version, limit=limit_rows)
+    overdue = sql.SQL(query("look", "overdue")).format(**names, limit=MOST_OVERDUE_ROWS)
+    with translated(), connection.cursor(binary=True) as cursor:
+        rows = tuple(
+            PendingRow(
+                dict(zip((column.name for column in table.key), texts, strict=True)), deadline_us, now_us, row_version
+            )
+            for now_us, deadline_us, row_version, *texts in cursor.execute(nearest)
+        )
+        counted = cursor.execute(overdue).fetchone()
+    return Pending(rows, counted[0] if counted else 0)
