@@ -2,7 +2,10 @@
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,10 +59,7 @@ def events(
     from cdcwatch.handoff.tail import TopicTail
 
     settings = settings_of(context, config)
-    ended: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: ended.append(received))
-    with TopicTail(settings.kafka, is_ended=lambda: bool(ended)) as tail:
+    with _ending_signals() as ended, TopicTail(settings.kafka, is_ended=ended.is_set) as tail:
         if from_beginning:
             for record in islice(tail.so_far(), count):
                 _print_record(record, json=json)
@@ -71,6 +71,18 @@ def events(
             for record in tail.following():
                 _print_record(record, json=json)
                 sys.stdout.flush()
+
+
+@contextmanager
+def _ending_signals() -> Iterator[Event]:
+    """SIGINT and SIGTERM set the event inside, and are what they were afterwards."""
+    ended = Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _print_record(record: "Record", *, json: bool) -> None:
@@ -88,7 +100,7 @@ def event_line(record: "Record") -> str:
             event["time"],
             f"{event['type'].removeprefix('deadline.'):<9}",
             str(event["subject"]),
-            str(data.get("deadline")),
+            str(data.get("deadline") or "-"),
             str(data.get("reason") or ""),
         ]
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):

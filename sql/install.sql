@@ -1,0 +1,120 @@
+-- Prepares a database for cdcwatch: a role of least privilege, the index that finds due orders, the reserved schema, and,
+-- when asked for, the replica identity that makes events exact. Run it as an owner of the table who may create roles;
+-- running it again changes nothing:
+--
+--     psql -d shop -f install.sql
+--     psql -d shop -f install.sql -v table=bookings -v key=booking_id -v deadline=held_until -v open=held -v identity=on
+--
+-- Variables, with their defaults; names are written as they are, without quotes, and quoted here:
+--
+--     role=cdcwatch        the service's role
+--     schema=public        of the watched table
+--     table=orders
+--     key=id               one key column; with several, make the identity index by hand after the model below
+--     deadline=expires_at
+--     status=status
+--     open=pending         the status in which a deadline is live (table.open)
+--     identity=off         on: also the replica identity over key, status and deadline
+--
+-- Not done here, as only a restart or the server's owner can: wal_level = logical, and the plugin's place in
+-- output_plugin_libraries. `cdcwatch check` tells what is missing. The role gets no password here: set one with
+-- \password, or let the role in by certificate or peer in pg_hba.conf.
+--
+-- Not for psql -1 (--single-transaction): indexes are built CONCURRENTLY, so that writers go on meanwhile.
+
+\set ON_ERROR_STOP on
+\set QUIET on
+SET client_min_messages = warning;
+
+\if :{?role}
+\else
+    \set role cdcwatch
+\endif
+\if :{?schema}
+\else
+    \set schema public
+\endif
+\if :{?table}
+\else
+    \set table orders
+\endif
+\if :{?key}
+\else
+    \set key id
+\endif
+\if :{?deadline}
+\else
+    \set deadline expires_at
+\endif
+\if :{?status}
+\else
+    \set status status
+\endif
+\if :{?open}
+\else
+    \set open pending
+\endif
+\if :{?identity}
+\else
+    \set identity off
+\endif
+\set open_index :table _cdcwatch_open
+\set identity_index :table _cdcwatch_identity
+
+-- The role. REPLICATION lets it use slots; managed services grant a role of theirs for that instead of the attribute.
+SELECT format('CREATE ROLE %I LOGIN', :'role')
+ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role')
+\gexec
+SELECT CASE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication')
+            THEN format('GRANT rds_replication TO %I', :'role')
+            ELSE format('ALTER ROLE %I REPLICATION', :'role') END
+ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role' AND (rolreplication OR rolsuper))
+\gexec
+
+-- A close that can't get its locks, hangs or is abandoned gives up: the next batch or the sweep tries again.
+ALTER ROLE :"role" SET lock_timeout = '5s';
+ALTER ROLE :"role" SET statement_timeout = '60s';
+ALTER ROLE :"role" SET idle_in_transaction_session_timeout = '60s';
+
+SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), :'role')
+\gexec
+GRANT USAGE ON SCHEMA :"schema" TO :"role";
+GRANT SELECT, UPDATE ON TABLE :"schema".:"table" TO :"role";
+
+-- Reserved for what cdcwatch itself must keep in the database; empty so far.
+CREATE SCHEMA IF NOT EXISTS cdcwatch;
+COMMENT ON SCHEMA cdcwatch IS 'reserved for cdcwatch, which closes orders at their deadline';
+GRANT USAGE ON SCHEMA cdcwatch TO :"role";
+
+-- The index of due orders. Its condition is written as the scans write it, so that the planner can prove one from the
+-- other. By hand with several open statuses, … WHERE status IN ('pending', 'reserved'), and without a status column,
+-- … (expires_at) WHERE expires_at IS NOT NULL.
+-- An order that leaves the open status leaves this index, so its update is never a HOT update, whatever the fillfactor:
+-- lowering fillfactor for the close's sake only makes the table larger. Updates of columns in no index stay HOT.
+-- On a partitioned table CONCURRENTLY is refused: build the index on each partition CONCURRENTLY, then on the parent
+-- ON ONLY, and attach them (https://www.postgresql.org/docs/current/ddl-partitioning.html).
+-- An interrupted build leaves an invalid index of the same name, which would be taken for the finished one.
+SELECT format('DROP INDEX CONCURRENTLY %I.%I', :'schema', index_class.relname)
+  FROM pg_index JOIN pg_class index_class ON index_class.oid = pg_index.indexrelid
+ WHERE pg_index.indrelid = format('%I.%I', :'schema', :'table')::regclass
+   AND index_class.relname IN (:'open_index', :'identity_index') AND NOT pg_index.indisvalid
+\gexec
+CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index" ON :"schema".:"table" (:"deadline") WHERE :"status" = :'open';
+
+-- The replica identity. With it the WAL holds an order's old status and deadline exactly when one of them changes, at a
+-- fraction of what REPLICA IDENTITY FULL writes, and events tell what changed. Its columns must be NOT NULL.
+\if :identity
+    SELECT format('DO %L', format('BEGIN RAISE EXCEPTION USING MESSAGE = %L; END', format(
+               'the identity index needs NOT NULL columns: ALTER TABLE %I.%I ALTER COLUMN %I SET NOT NULL',
+               :'schema', :'table', attname)))
+      FROM pg_attribute
+     WHERE attrelid = format('%I.%I', :'schema', :'table')::regclass
+       AND attname IN (:'key', :'status', :'deadline') AND NOT attnotnull
+     LIMIT 1
+    \gexec
+    CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS :"identity_index"
+        ON :"schema".:"table" (:"key", :"status", :"deadline");
+    ALTER TABLE :"schema".:"table" REPLICA IDENTITY USING INDEX :"identity_index";
+\endif
+
+\echo prepared :schema.:table for the role :role

@@ -1,0 +1,63 @@
+"""The command line as tests run it: in this process for speed, as a process where signals matter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdcwatch.cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = """
+CREATE TABLE orders (
+  id bigint PRIMARY KEY, status text NOT NULL, expires_at timestamptz NOT NULL, version int NOT NULL DEFAULT 0)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+
+def cdcwatch(*arguments: str | Path) -> Ended:
+    """Runs a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = ended.code
+    assert isinstance(code, int)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def start_cdcwatch(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Starts a command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "cdcwatch", *(str(argument) for argument in arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def write_configuration(path: Path, dsn: str, rest: str = "") -> Path:
+    """A configuration file for `dsn`."""
+    quoted = dsn.replace("\\", "\\\\").replace('"', '\\"')
+    path.write_text(f'[postgres]\ndsn = "{quoted}"\n{rest}', encoding="utf-8")
+    return path

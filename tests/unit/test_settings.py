@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cdcwatch.errors import ConfigurationError
+from cdcwatch.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "hunter2"
+
+
+def _load(text: str, tmp_path: Path, environment: dict[str, str] | None = None) -> Settings:
+    path = tmp_path / "shop.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_settings(path, environment or {})
+
+
+def test_without_a_file_everything_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(None, {}) == Settings()
+
+
+def test_the_file_in_the_working_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cdcwatch.toml").write_text('[slot]\nname = "mine"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(None, {}).slot.name == "mine"
+
+
+def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml: No such file"):
+        load_settings(tmp_path / "nowhere.toml", {})
+
+
+def test_broken_toml_names_the_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="line 1"):
+        _load("[slot\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[slots]\nname = 'x'\n", "[slot]\nnmae = 'x'\n", "[close.claim]\nurll = 'x'\n", "name = 'x'\n"]
+)
+def test_unknown_keys_are_errors(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="unknown key"):
+        _load(text, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["CDCWATCH_SLOT__NMAE", "CDCWATCH_SLOTS__NAME", "CDCWATCH_CLOSE__CLAIM__URLL"])
+def test_unknown_keys_of_the_environment_are_errors_and_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        load_settings(None, {name: SECRET})
+
+
+def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+    settings = _load(
+        '[slot]\nname = "mine"\n[close]\nbatch_rows = 7\n',
+        tmp_path,
+        {
+            "CDCWATCH_SLOT__NAME": "other",
+            "CDCWATCH_CLOSE__BATCH_ROWS": "9",
+            "CDCWATCH_TABLE__OPEN": '["pending", "held, maybe"]',
+            "CDCWATCH_TABLE__KEY": "tenant, id",
+            "CDCWATCH_CLOSE__CLAIM__URL": "http://localhost/close",
+            "CDCWATCH_KAFKA__CREATE_TOPIC": "true",
+            "CDCWATCH_KAFKA__CLIENT": '{"security.protocol": "ssl"}',
+            "CDCWATCH_UNRELATED": "no section: not a key",
+        },
+    )
+    assert settings.slot.name == "other"
+    assert settings.close.batch_rows == 9
+    assert settings.table.open == ("pending", "held, maybe")
+    assert settings.table.key == ("tenant", "id")
+    assert settings.close.claim.url == "http://localhost/close"
+    assert settings.kafka.create_topic is True
+    assert settings.kafka.client == {"security.protocol": "ssl"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[slot]\nname = "Upper"\n',
+        '[slot]\nname = ""\n',
+        '[slot]\nplugin = "decoderbufs"\n',
+        "[close]\nbatch_rows = 0\n",
+        '[close]\nbatch_rows = "many"\n',
+        '[kafka]\ntopic = "a b"\n',
+        '[telemetry]\nlisten = "nowhere"\n',
+        "[sweep]\ninterval_s = -1\n",
+    ],
+)
+def test_values_of_the_wrong_kind_are_errors(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="configuration: "):
+        _load(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[table]\nopen = []\n", "open is empty"),
+        ('[close]\nstatus = "pending"\n', "stay open"),
+        ('[table]\nstatus = ""\n', "stay open"),
+        ('[close]\nset = { version = "1" }\n', "version"),
+    ],
+)
+def test_what_no_single_key_can_tell(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        _load(text, tmp_path)
+
+
+def test_passwords_are_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
+    settings = _load(
+        f'[postgres]\ndsn = "password={SECRET}"\nreplication_dsn = "password={SECRET}"\n[sweep]\ndsn = "password={SECRET}"\n'
+        f'[redis]\nurl = "redis://:{SECRET}@localhost"\n[kafka.client]\n"sasl.password" = "{SECRET}"\n',
+        tmp_path,
+    )
+    assert SECRET not in repr(settings)
+    assert SECRET not in str(settings)
+    assert settings.postgres.for_replication() == f"password={SECRET}"
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(None, {"CDCWATCH_CLOSE__BATCH_ROWS": SECRET})
+    assert SECRET not in f"{caught.value} {caught.value.remedy}"
