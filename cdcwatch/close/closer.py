@@ -1,0 +1,206 @@
+"""What to close next and what to do with an outcome: closing's decisions, without a clock, a thread or a database.
+
+Two lanes: deadlines, in the database's time, and second attempts, in monotonic time (a jump of the database's clock
+must not hold them up). They never share a batch: an order that makes its statement fail would slow down healthy ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cdcwatch.close.outcome import Action, Outcome, consequence
+from cdcwatch.instant import NEGATIVE_INFINITY_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cdcwatch.close.outcome import CloseReport, Unclosed
+    from cdcwatch.deadline.schedule import Due, Schedule
+    from cdcwatch.table import Key
+
+Update = tuple["Key", int | None, int]
+"""A key, its deadline in microseconds (None: it has none any more) and the row's version."""
+
+_SECOND_US: Final = 1_000_000
+_STALE_RETRIES: Final = 64
+_MOST_DOUBLINGS: Final = 20
+
+
+class Backoff(NamedTuple):
+    """Exponential, with jitter: many orders refused at once don't come back at once."""
+
+    first_us: int
+    longest_us: int
+
+    def delay_us(self, attempts: int, random: float) -> int:
+        """The pause after so many attempts, at least 1; `random` is in [0, 1)."""
+        full_us: int = min(self.longest_us, self.first_us << min(attempts - 1, _MOST_DOUBLINGS))
+        return int(full_us * (0.25 + 0.75 * random))
+
+
+# A payer holds a row for milliseconds; what a trigger refuses, it refuses again.
+LOCKED_BACKOFF: Final = Backoff(4_000, 2 * _SECOND_US)
+FAILED_BACKOFF: Final = Backoff(_SECOND_US, 300 * _SECOND_US)
+
+
+@dataclass(slots=True)
+class Settled:
+    """What a batch came to, for metrics and for the worker."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    lateness_us: list[int] = field(default_factory=list)
+    stalled: bool = False
+    """A batch of first attempts in which nothing but errors came back: pause before the next one."""
+
+
+class _Retry(NamedTuple):
+    due: Due
+    attempts: int
+    at_us: int | None
+    """Monotonic; None while it is being tried."""
+
+
+class Closer:
+    """The pending orders, in both lanes. Not thread-safe."""
+
+    def __init__(self, schedule: Schedule, *, random: Callable[[], float]) -> None:
+        """`random` gives the jitter, in [0, 1)."""
+        self.schedule = schedule
+        self._random = random
+        # What awaits another attempt, in flight or not. The heap may hold stale entries, as many as live ones.
+        self._retries: dict[Key, _Retry] = {}
+        self._retry_heap: list[tuple[int, Key]] = []
+        self._retried_last = False
+
+    def __len__(self) -> int:
+        return len(self.schedule) + len(self._retries)
+
+    @property
+    def retrying(self) -> int:
+        """Orders that were tried and wait to be tried again."""
+        return len(self._retries)
+
+    def apply(self, updates: Iterable[Update]) -> int | None:
+        """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
+        earliest_us: int | None = None
+        put, discard, retries = self.schedule.put, self.schedule.discard, self._retries
+        for key, deadline_us, version in updates:
+            if retries:
+                retries.pop(key, None)
+            if deadline_us is None:
+                discard(key)
+                continue
+            put(key, deadline_us, version)
+            if earliest_us is None or deadline_us < earliest_us:
+                earliest_us = deadline_us
+        return earliest_us
+
+    def load(self, dues: Iterable[Due]) -> int | None:
+        """Takes in what was read from the table, where the stream has not spoken; the earliest deadline let in."""
+        earliest_us: int | None = None
+        for due in dues:
+            # A retry knows this order better; a later change of it comes by the stream.
+            if due.key in self._retries:
+                continue
+            let_in = self.schedule.put_if_absent(*due)
+            if let_in and (earliest_us is None or due.deadline_us < earliest_us):
+                earliest_us = due.deadline_us
+        return earliest_us
+
+    def clear(self) -> None:
+        """The table was emptied."""
+        self.schedule.clear()
+        self._retries = {}
+        self._retry_heap = []
+
+    def take(self, now_us: int, monotonic_us: int, limit: int) -> list[Due]:
+        """The next batch: deadlines reached at `now_us` (the database's clock), or attempts due at `monotonic_us`."""
+        retry_at_us = self._next_retry_us()
+        if retry_at_us is not None and retry_at_us <= monotonic_us and not self._retried_last:
+            self._retried_last = True
+            return self._take_retries(monotonic_us, limit)
+        self._retried_last = False
+        batch = self.schedule.pop_due(now_us, limit)
+        return batch or self._take_retries(monotonic_us, limit)
+
+    def delay_us(self, now_us: int, monotonic_us: int) -> int | None:
+        """How long until something may be taken; None: nothing is pending."""
+        deadline_us = self.schedule.next_deadline_us
+        retry_at_us = self._next_retry_us()
+        delays = [
+            at_us - since_us
+            for at_us, since_us in ((deadline_us, now_us), (retry_at_us, monotonic_us))
+            if at_us is not None
+        ]
+        return max(0, min(delays)) if delays else None
+
+    def settle(self, report: CloseReport, monotonic_us: int) -> Settled:
+        """Takes in what became of a batch: re-arms what moved, plans further attempts, counts."""
+        settled = Settled()
+        fresh = False
+        for closed in report.closed:
+            self._retries.pop(closed.key, None)
+            if closed.deadline_us != NEGATIVE_INFINITY_US:
+                settled.lateness_us.append(closed.lateness_us)
+        settled.outcomes[Outcome.CLOSED] += len(report.closed)
+        for unclosed in report.unclosed:
+            settled.outcomes[unclosed.outcome] += 1
+            fresh = fresh or unclosed.due.key not in self._retries
+            self._settle_unclosed(unclosed, monotonic_us)
+        settled.stalled = fresh and len(report.unclosed) == settled.outcomes[Outcome.FAILED] and not report.closed
+        return settled
+
+    def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:
+        """Takes a batch back untried, or tried with an unknown end; what the stream said meanwhile stands."""
+        for due in batch:
+            known = self._retries.get(due.key)
+            if known is not None:
+                self._retry(due, known.attempts, monotonic_us)
+            else:
+                self.schedule.put_if_absent(*due)
+
+    def _settle_unclosed(self, unclosed: Unclosed, monotonic_us: int) -> None:
+        due, outcome, row = unclosed
+        before = self._retries.pop(due.key, None)
+        if due.key in self.schedule:
+            return  # the stream has spoken meanwhile
+        verdict = consequence(outcome, due, row)
+        if verdict.action is Action.REARM:
+            self.schedule.put_if_absent(*verdict.due)
+        elif verdict.action is Action.RETRY:
+            attempts = (before.attempts if before else 0) + 1
+            backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF
+            self._retry(verdict.due, attempts, monotonic_us + backoff.delay_us(attempts, self._random()))
+
+    def _retry(self, due: Due, attempts: int, at_us: int) -> None:
+        self._retries[due.key] = _Retry(due, attempts, at_us)
+        heappush(self._retry_heap, (at_us, due.key))
+        if len(self._retry_heap) > 2 * len(self._retries) + _STALE_RETRIES:
+            self._retry_heap = [(known.at_us, key) for key, known in self._retries.items() if known.at_us is not None]
+            heapify(self._retry_heap)
+
+    def _next_retry_us(self) -> int | None:
+        heap = self._retry_heap
+        while heap:
+            at_us, key = heap[0]
+            known = self._retries.get(key)
+            if known is not None and known.at_us == at_us:
+                return at_us
+            heappop(heap)
+        return None
+
+    def _take_retries(self, monotonic_us: int, limit: int) -> list[Due]:
+        batch: list[Due] = []
+        while len(batch) < limit:
+            at_us = self._next_retry_us()
+            if at_us is None or at_us > monotonic_us:
+                break
+            _, key = heappop(self._retry_heap)
+            # It stays known while in flight, for its number of attempts and for the word of the stream.
+            taken = self._retries[key]._replace(at_us=None)
+            self._retries[key] = taken
+            batch.append(taken.due)
+        return batch

@@ -1,0 +1,45 @@
+"""The seam between closing and the database: what the workers and the window ask of a table.
+
+`PostgresTable` is the real one; the simulation's fake keeps the same contract, and one test suite runs on both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cdcwatch.close.clock import ClockSample
+    from cdcwatch.close.outcome import CloseReport
+    from cdcwatch.deadline.schedule import Due
+
+
+class Table(Protocol):
+    """One connection to the watched table; used by one thread at a time.
+
+    Every method raises UnavailableError when the database is away (then `disconnect`, and `connect` later), and
+    another CdcwatchError when no retry is likely to help.
+    """
+
+    def connect(self) -> None:
+        """Connects; nothing when connected."""
+
+    def disconnect(self) -> None:
+        """Lets the connection go, broken or not. Never raises."""
+
+    def close(self, batch: Sequence[Due]) -> CloseReport:
+        """Closes what of the batch is open, due by the database's clock and unchanged; reports on every order.
+
+        An error leaves it unknown whether the batch was closed; to close it again is safe.
+        """
+
+    def sample_clock(self, count: int) -> list[ClockSample]:
+        """Reads the database's clock `count` times."""
+
+    def open_deadlines(self, after_us: int | None, through_us: int) -> Iterator[list[Due]]:
+        """The open orders with `after_us < deadline <= through_us` in the order of their deadlines, in chunks.
+
+        None: from the beginning, `-infinity` included. Orders of one deadline may stand in two chunks: whoever begins
+        again after a failure begins just before the last deadline seen.
+        """

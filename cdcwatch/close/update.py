@@ -1,0 +1,204 @@
+"""`close.action = "update"`: the close as one UPDATE that checks everything again in the database.
+
+No session state is kept, so that it works through a pooler in transaction mode. Row values never reach the log.
+https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+import psycopg
+
+from cdcwatch.close.clock import ClockSample
+from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
+from cdcwatch.close.statements import CloseStatements
+from cdcwatch.database import Instant, connect, explain
+from cdcwatch.deadline.schedule import Due
+from cdcwatch.errors import UnavailableError
+from cdcwatch.instant import NEGATIVE_INFINITY_US
+from cdcwatch.queries import query
+from cdcwatch.table import canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from psycopg.sql import Composed
+
+    from cdcwatch.close.clock import Clock
+    from cdcwatch.table import Key, WatchedTable
+
+PAGE_ROWS: Final = 20_000
+# Loading holds the agenda's lock for a chunk, during which no order can be taken: about two milliseconds.
+_CHUNK_ROWS: Final = 2_000
+# The statements that one batch may cost when orders in it fail: enough to single out three or four of 500.
+_BISECT_STATEMENTS: Final = 64
+
+# Nothing is wrong with the order: another transaction was in the way, or the server was too slow.
+_GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+_READ_ONLY: Final = "25006"
+_AWAY_CLASSES: Final = frozenset({"08", "53", "57", "58"})
+
+
+class PostgresTable:
+    """The watched table on a connection of its own. Keeps the `Table` contract."""
+
+    def __init__(
+        self,
+        dsn: str,
+        table: WatchedTable,
+        clock: Clock,
+        *,
+        changes: Mapping[str, str] | None = None,
+        also: str = "",
+        application_name: str = "cdcwatch close",
+        page_rows: int = PAGE_ROWS,
+    ) -> None:
+        """`changes` is `close.set`, `also` is `close.also`. Does not connect."""
+        self._dsn = dsn
+        self._table = table
+        self._clock = clock
+        self._also = also.strip()
+        self._application_name = application_name
+        self._page_rows = page_rows
+        self._statements = CloseStatements(table, changes=changes or {}, has_also=bool(self._also), page_rows=page_rows)
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def connect(self) -> None:
+        """Connects; nothing when connected. UnavailableError, ConfigurationError or PreconditionError."""
+        if self._connection is None:
+            self._connection = connect(self._dsn, application_name=self._application_name)
+
+    def disconnect(self) -> None:
+        """Lets the connection go, broken or not."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def close(self, batch: Sequence[Due]) -> CloseReport:
+        """Closes a batch; halves it when it fails, until what fails stands alone.
+
+        UnavailableError when the connection is lost or the server takes no writes.
+        """
+        report = CloseReport()
+        passed: list[Due] = []
+        parts: list[Sequence[Due]] = [batch] if batch else []
+        statements = 0
+        while parts:
+            part = parts.pop()
+            statements += 1
+            try:
+                closed = self._close(part)
+            except psycopg.Error as error:
+                report.error = _named(self._unless_away(error))
+                if error.sqlstate in _GAVE_WAY:
+                    report.unclosed += [Unclosed(due, Outcome.LOCKED) for due in part]
+                elif len(part) == 1 or statements >= _BISECT_STATEMENTS:
+                    report.unclosed += [Unclosed(due, Outcome.FAILED) for due in part]
+                else:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+            else:
+                report.closed += closed
+                if len(closed) < len(part):
+                    keys = {one.key for one in closed}
+                    passed += [due for due in part if due.key not in keys]
+        if passed:
+            report.unclosed += self._read_again(passed)
+        return report
+
+    def sample_clock(self, count: int) -> list[ClockSample]:
+        """Reads the database's clock `count` times."""
+        samples = []
+        for _ in range(count):
+            before_us = self._clock.monotonic_us()
+            ((database_us,),) = self._rows(query("close", "read_clock"))
+            samples.append(ClockSample(before_us, database_us, self._clock.monotonic_us()))
+        return samples
+
+    def open_deadlines(self, after_us: int | None, through_us: int) -> Iterator[list[Due]]:
+        """The open orders with `after_us < deadline <= through_us` in the order of their deadlines, in chunks.
+
+        Pages by deadline: no transaction stays open, however slowly they are taken in.
+        """
+        statement = self._statements.first_page if after_us is None else self._statements.next_page
+        after_us = NEGATIVE_INFINITY_US if after_us is None else after_us
+        while True:
+            rows = self._rows(statement, {"after": Instant(after_us), "through": Instant(through_us)})
+            for start in range(0, len(rows), _CHUNK_ROWS):
+                yield [
+                    Due(self._key(row), row[-2], row[-1])  # key columns, deadline, version
+                    for row in rows[start : start + _CHUNK_ROWS]
+                ]
+            if len(rows) < self._page_rows:
+                return
+            statement = self._statements.next_page
+            after_us = rows[-1][-2]
+
+    def _close(self, batch: Sequence[Due]) -> list[Closed]:
+        """One statement, or one transaction with `also`. Raises psycopg's errors."""
+        connection = self._connected()
+        parameters = self._statements.close_parameters(batch)
+        if not self._also:
+            return self._close_rows(connection, parameters)
+        with connection.transaction():
+            connection.execute(self._statements.make_closed, {})
+            closed = self._close_rows(connection, parameters)
+            if closed:
+                # Without parameters and in text: the simple protocol, which takes several statements.
+                connection.execute(self._also)
+        return closed
+
+    def _close_rows(
+        self, connection: psycopg.Connection[tuple[Any, ...]], parameters: Mapping[str, object]
+    ) -> list[Closed]:
+        rows = connection.execute(self._statements.close_batch, parameters, binary=True).fetchall()
+        return [Closed(self._key(row), *row[-3:]) for row in rows]
+
+    def _read_again(self, passed: Sequence[Due]) -> list[Unclosed]:
+        rows = self._rows(self._statements.read_again, self._statements.key_parameters(due.key for due in passed))
+        found = {self._key(row): CurrentRow(*row[-4:]) for row in rows}
+        return [
+            Unclosed(due, classify(due, row, self._table), row)
+            for due, row in ((due, found.get(due.key)) for due in passed)
+        ]
+
+    def _rows(
+        self, statement: Composed | LiteralString, parameters: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        try:
+            return self._connected().execute(statement, parameters, binary=True).fetchall()
+        except psycopg.Error as error:
+            raise explain(self._unless_away(error)) from error
+
+    def _key(self, row: Sequence[Any]) -> Key:
+        if self._table.has_integer_key:
+            key: int = row[0]
+            return key
+        return canonical_key(row[: len(self._table.key)], integer=False)
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            raise UnavailableError("PostgreSQL: not connected", remedy="it connects again by itself")
+        return self._connection
+
+    def _unless_away(self, error: psycopg.Error) -> psycopg.Error:
+        """The error, unless it means that the database is away: then UnavailableError."""
+        state = error.sqlstate or ""
+        if state == _READ_ONLY:
+            raise UnavailableError(
+                "PostgreSQL: this server takes no writes", remedy="name the primary: target_session_attrs=read-write"
+            ) from error
+        lost = self._connection is None or self._connection.closed
+        if lost or (state[:2] in _AWAY_CLASSES and state not in _GAVE_WAY):
+            explained = explain(error)
+            raise UnavailableError(str(explained), remedy=explained.remedy) from error
+        return error
+
+
+def _named(error: psycopg.Error) -> str:
+    """The SQLSTATE, its name and the constraint: the message itself may quote the row."""
+    constraint = f", constraint {error.diag.constraint_name}" if error.diag.constraint_name else ""
+    return f"SQLSTATE {error.sqlstate} ({type(error).__name__}{constraint})"

@@ -1,0 +1,195 @@
+"""The threads that close: each with its own connection, all on one agenda, which keeps the orders through an outage."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from cdcwatch.close.agenda import Work
+from cdcwatch.close.closer import Backoff
+from cdcwatch.errors import CdcwatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdcwatch.close.agenda import Agenda
+    from cdcwatch.close.clock import Clock
+    from cdcwatch.close.outcome import Outcome
+    from cdcwatch.close.table import Table
+    from cdcwatch.deadline.schedule import Due
+
+log = logging.getLogger(__name__)
+
+CLOCK_SAMPLES: Final = 5
+RECONNECT: Final = Backoff(50_000, 5_000_000)
+STALL: Final = Backoff(10_000, 1_000_000)
+
+
+class CloseObserver(Protocol):
+    """Where the figures of closing go. Called by worker threads; must not raise."""
+
+    def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
+        """A batch's outcomes, the lateness of each order closed, and how long the batch took."""
+
+    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
+        """The database's clock was read: its value just now, how far off that can be, and whether it jumped."""
+
+    def database_lost(self, error: CdcwatchError) -> None:
+        """A connection broke or could not be made."""
+
+
+class NoObserver:
+    """Takes no figures."""
+
+    def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
+        """Nothing."""
+
+    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
+        """Nothing."""
+
+    def database_lost(self, error: CdcwatchError) -> None:
+        """Nothing."""
+
+
+class WorkersHealth(NamedTuple):
+    """Whether orders get closed."""
+
+    workers: int
+    connected: int
+    last_progress_monotonic_us: int
+    """When a worker last came through a batch, a measurement or an idle slice."""
+    last_error: str
+    """One line; empty once every worker is connected again."""
+
+
+class Workers:
+    """`concurrency` threads that take from the agenda and close."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        make_table: Callable[[], Table],
+        clock: Clock,
+        *,
+        concurrency: int,
+        batch_rows: int,
+        observer: CloseObserver | None = None,
+    ) -> None:
+        """`make_table` is called once for each worker and must not connect yet."""
+        self._agenda = agenda
+        self._make_table = make_table
+        self._clock = clock
+        self._batch_rows = batch_rows
+        self._observer = observer or NoObserver()
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"cdcwatch-close-{number}", daemon=True)
+            for number in range(concurrency)
+        ]
+        # Each slot is written by its own thread only.
+        self._connected = [False] * concurrency
+        self._errors = [""] * concurrency
+        self._last_progress_us = clock.monotonic_us()
+
+    def start(self) -> None:
+        """Starts the threads; each connects by itself and again when its connection breaks."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Takes no more orders and waits for the batches in flight. False when some did not end in time."""
+        self._stopping.set()
+        self._agenda.stop()
+        until_us = self._clock.monotonic_us() + int(timeout_s * 1_000_000)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, (until_us - self._clock.monotonic_us()) / 1_000_000))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def health(self) -> WorkersHealth:
+        """How the workers are."""
+        return WorkersHealth(
+            workers=len(self._threads),
+            connected=sum(self._connected),
+            last_progress_monotonic_us=self._last_progress_us,
+            last_error=next((error for error in self._errors if error), ""),
+        )
+
+    def _run(self, number: int) -> None:
+        table = self._make_table()
+        failures = stalls = 0
+        try:
+            while not self._stopping.is_set():
+                try:
+                    table.connect()
+                    self._connected[number] = True
+                    stalled = self._step(table)
+                except CdcwatchError as error:
+                    failures += 1
+                    self._lose(number, table, error)
+                    self._pause(RECONNECT, failures)
+                except Exception:
+                    # A mistake of ours must not end the thread: the orders were given back, others may go on.
+                    failures += 1
+                    log.exception("a close worker failed")
+                    self._lose(number, table, CdcwatchError("a close worker failed", remedy="see the log"))
+                    self._pause(RECONNECT, failures)
+                else:
+                    failures = 0
+                    self._errors[number] = ""
+                    self._last_progress_us = self._clock.monotonic_us()
+                    stalls = stalls + 1 if stalled else 0
+                    if stalls:
+                        self._pause(STALL, stalls)
+        finally:
+            self._connected[number] = False
+            table.disconnect()
+
+    def _step(self, table: Table) -> bool:
+        """One turn. True when every order of a batch failed, so that the next should wait a little."""
+        work = self._agenda.next_work(self._batch_rows)
+        if work is Work.MEASURE:
+            self._measure(table)
+        elif isinstance(work, list):
+            return self._close(table, work)
+        return False
+
+    def _close(self, table: Table, batch: list[Due]) -> bool:
+        began_us = self._clock.monotonic_us()
+        try:
+            report = table.close(batch)
+        except BaseException:
+            self._agenda.give_back(batch)
+            raise
+        settled = self._agenda.settle(report)
+        self._observer.batch_settled(settled.outcomes, settled.lateness_us, self._clock.monotonic_us() - began_us)
+        if report.error:
+            log.warning("%d orders not closed for now: %s", len(report.unclosed), report.error)
+        return settled.stalled
+
+    def _measure(self, table: Table) -> None:
+        try:
+            samples = table.sample_clock(CLOCK_SAMPLES)
+        except BaseException:
+            self._agenda.measuring_failed()
+            raise
+        jumped = self._agenda.observe(samples)
+        if jumped:
+            log.warning("the database's clock has jumped; deadlines follow it")
+        best = min(samples, key=lambda sample: sample.uncertainty_us)
+        self._observer.clock_measured(
+            database_us=best.offset_us + self._clock.monotonic_us(), uncertainty_us=best.uncertainty_us, jumped=jumped
+        )
+
+    def _lose(self, number: int, table: Table, error: CdcwatchError) -> None:
+        if self._connected[number] or not self._errors[number]:
+            log.warning("closing waits for the database: %s", error)
+        self._connected[number] = False
+        self._errors[number] = str(error)
+        table.disconnect()
+        self._observer.database_lost(error)
+
+    def _pause(self, backoff: Backoff, times: int) -> None:
+        self._stopping.wait(backoff.delay_us(times, random.random()) / 1_000_000)  # noqa: S311 - jitter, no secret

@@ -1,0 +1,52 @@
+-- name: close_batch
+-- Closes what of a batch is open, due by the database's clock and unchanged, and returns it with its old deadline.
+-- The rows are locked first, in the order of the key: writers that come in another order then can't deadlock with it.
+-- A row that someone else holds is left to a later attempt. The update checks again what the lock has already checked.
+WITH _wanted AS (
+    SELECT * FROM unnest({key_arrays}, %(versions)s::bigint[]) AS _wanted ({keys}, _version)
+),
+_locked AS (
+    SELECT {row_keys}, {row}.{deadline} AS _deadline, _wanted._version
+    FROM {table} AS {row}
+    JOIN _wanted ON {same_key_as_wanted}
+    WHERE {unchanged_from_wanted} AND {is_open} AND {row}.{deadline} <= clock_timestamp()
+    ORDER BY {ordered_keys}
+    FOR UPDATE OF {row} SKIP LOCKED
+),
+_closed AS (
+    UPDATE {table} AS {row}
+    SET {changes}
+    FROM _locked
+    WHERE {same_key_as_locked}
+      AND {unchanged_from_locked} AND {is_open} AND {row}.{deadline} <= clock_timestamp()
+    RETURNING {returned_keys}, _locked._deadline, {version} AS _version, clock_timestamp() AS _closed_at
+){keep}
+SELECT {key_outputs}, _deadline, _version, _closed_at FROM _closed
+
+-- name: make_closed
+-- The relation that the SQL of close.also reads, of the watched table's own types; gone at the end of the transaction.
+CREATE TEMPORARY TABLE closed ON COMMIT DROP AS
+SELECT {columns} FROM {table} AS {row} WITH NO DATA
+
+-- name: keep_closed
+-- The part of close_batch that fills it.
+, _kept AS (INSERT INTO pg_temp.closed SELECT {columns} FROM _closed)
+
+-- name: read_again
+-- The orders that a close passed over, as they are now.
+SELECT {key_outputs}, {status}, {version}, {row}.{deadline}, coalesce({row}.{deadline} <= clock_timestamp(), false)
+FROM {table} AS {row}
+JOIN unnest({key_arrays}) AS _wanted ({keys}) ON {same_key_as_wanted}
+
+-- name: open_deadlines
+-- A page of the window: open orders by deadline, all those of the page's last deadline included, so that the next page
+-- begins after it. The statuses are literals and the bounds parameters, so that a partial index serves the range alone.
+SELECT {key_outputs}, {row}.{deadline}, {version}
+FROM {table} AS {row}
+WHERE {is_open} AND {row}.{deadline} {after} %(after)s AND {row}.{deadline} <= %(through)s
+ORDER BY {row}.{deadline}
+FETCH FIRST {page_rows} ROWS WITH TIES
+
+-- name: read_clock
+-- The database's clock.
+SELECT clock_timestamp()
