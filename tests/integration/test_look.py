@@ -1,0 +1,151 @@
+"""`cdcwatch pending` on a real table, `cdcwatch events` on a real topic."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.command import ORDERS, cdcwatch, start_cdcwatch, write_configuration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.services import Database, Kafka
+
+
+def test_pending_shows_the_nearest_open_deadlines(database: Database, tmp_path: Path) -> None:
+    shop = write_configuration(tmp_path / "shop.toml", database.dsn)
+    with database.connect() as connection:
+        connection.execute(ORDERS)
+        assert cdcwatch("pending", "-c", shop).out == "no open order has a deadline\noverdue: 0\n"
+        connection.execute(
+            """INSERT INTO orders VALUES (9007199254740993, 'pending', '2030-01-01 00:00:00.000001+00', 4),
+               (2, 'paid', now(), 0), (3, 'pending', 'infinity', 0), (4, 'pending', now() - interval '90 seconds', 1),
+               (5, 'pending', '-infinity', 0), (6, 'pending', '2031-01-01+00', 0)"""
+        )
+        connection.execute("ALTER ROLE postgres IN DATABASE %s SET datestyle = 'German'" % database.name)  # noqa: UP031
+    told = json.loads(cdcwatch("pending", "-n", "3", "--json", "-c", shop).out)
+    assert told["overdue_rows"] == 2
+    assert told["overdue_rows_is_lower_bound"] is False
+    assert [row["key"] for row in told["pending"]] == [{"id": "5"}, {"id": "4"}, {"id": "9007199254740993"}]
+    assert told["pending"][0]["deadline"] == "-infinity"
+    assert told["pending"][0]["in_s"] is None
+    assert -120 < told["pending"][1]["in_s"] <= -90
+    assert told["pending"][2]["deadline"] == "2030-01-01T00:00:00.000001Z"
+    assert told["pending"][2]["version"] == 4
+    lines = cdcwatch("pending", "-c", shop).out.splitlines()
+    assert lines[0].split() == ["key", "deadline", "in", "version"]
+    assert [line.split()[0] for line in lines[1:-1]] == ["5", "4", "9007199254740993", "6"]
+    assert lines[-1] == "overdue: 2"
+
+
+def _event(number: int, kind: str = "scheduled") -> bytes:
+    return json.dumps(
+        {"time": f"T{number}", "type": f"deadline.{kind}", "subject": str(number), "data": {"deadline": "D"}}
+    ).encode()
+
+
+class _Topic:
+    def __init__(self, kafka: Kafka, topic: str, path: Path) -> None:
+        self.shop = path / "shop.toml"
+        self.shop.write_text(
+            f'[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\ntopic = "{topic}"\n', encoding="utf-8"
+        )
+        self.topic = topic
+        self.producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+        )
+        self.producer.init_transactions(20)
+        self.number = 0
+
+    def publish(self, count: int, *, commit: bool = True) -> list[bytes]:
+        """One transaction of `count` events, spread over the partitions."""
+        values = [_event(self.number + place) for place in range(count)]
+        self.producer.begin_transaction()
+        for value in values:
+            self.number += 1
+            self.producer.produce(self.topic, value, key=str(self.number), timestamp=1_700_000_000_000 + self.number)
+        self.producer.flush(20)
+        if commit:
+            self.producer.commit_transaction(20)
+        else:
+            self.producer.abort_transaction(20)
+        return values
+
+    def printed(self, *arguments: str) -> list[bytes]:
+        ended = cdcwatch("events", "--json", "-c", self.shop, *arguments)
+        assert ended.code == 0, ended
+        return ended.out.encode().splitlines()
+
+
+@pytest.fixture
+def events(kafka: Kafka, topic: str, tmp_path: Path) -> _Topic:
+    return _Topic(kafka, topic, tmp_path)
+
+
+def test_an_empty_topic(events: _Topic) -> None:
+    assert events.printed() == []
+    assert events.printed("--from-beginning") == []
+
+
+def test_the_last_events_by_time_over_all_partitions(events: _Topic) -> None:
+    values = [value for _ in range(30) for value in events.publish(1)]
+    events.publish(5, commit=False)
+    values += events.publish(3)
+    assert events.printed() == values[-20:]
+    assert events.printed("-n", "5") == values[-5:]
+    assert events.printed("-n", "0") == []
+    assert events.printed("-n", "500") == values
+    assert sorted(events.printed("--from-beginning")) == sorted(values)
+    assert len(events.printed("--from-beginning", "-n", "4")) == 4
+    human = cdcwatch("events", "-n", "1", "-c", events.shop).out
+    assert human == "T37  scheduled  37  D\n"
+
+
+def test_records_of_an_open_transaction_are_not_waited_for(events: _Topic) -> None:
+    values = events.publish(4)
+    events.producer.begin_transaction()
+    events.producer.produce(events.topic, _event(99), key="99")
+    events.producer.flush(20)
+    assert events.printed() == values
+    events.producer.abort_transaction(20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_follow_goes_on_until_a_signal_and_exits_0(events: _Topic, number: signal.Signals) -> None:
+    before = events.publish(3)
+    process = start_cdcwatch("events", "--follow", "--json", "-c", events.shop)
+    assert process.stdout is not None
+    assert [process.stdout.readline().strip().encode() for _ in before] == before
+    after = events.publish(6)
+    assert sorted(process.stdout.readline().strip().encode() for _ in after) == sorted(after)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_missing_topic_is_told_with_the_command_that_makes_it(events: _Topic) -> None:
+    events.shop.write_text(events.shop.read_text().replace(events.topic, "no.such.topic"), encoding="utf-8")
+    ended = cdcwatch("events", "-c", events.shop)
+    assert ended.code == 3
+    assert "Kafka has no topic 'no.such.topic'" in ended.err
+    assert "--create --topic no.such.topic" in ended.err
+
+
+def test_a_broker_that_is_away_is_told_within_10_s(tmp_path: Path) -> None:
+    with socket.socket() as held:  # bound, never listening: refused at once
+        held.bind(("127.0.0.1", 0))
+        shop = tmp_path / "shop.toml"
+        shop.write_text(f'[kafka]\nbootstrap_servers = "127.0.0.1:{held.getsockname()[1]}"\n', encoding="utf-8")
+        started = time.monotonic()
+        ended = cdcwatch("events", "-c", shop)
+        assert time.monotonic() - started < 10
+    assert ended.code == 3
+    assert ended.err.startswith("cdcwatch: Kafka: ")
+    assert ended.err.count("\n") == 2
