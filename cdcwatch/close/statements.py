@@ -50,7 +50,7 @@ class CloseStatements:
         text = "{key}" if table.has_integer_key else "format('%%s', {key})"
         row_text = text.replace("{key}", "{row}.{column}")
         kept = self._closed_columns("{key}", keys, "_deadline", "_version")
-        keep = _block("keep_closed", columns=kept) if has_also else sql.SQL("")
+        keep = sql.SQL(query("close", "keep_closed")).format(columns=kept) if has_also else sql.SQL("")
         self.close_batch = _block("close_batch", **parts, key_outputs=self._each_key(text, keys), keep=keep)
         self.make_closed = _block(
             "make_closed",
@@ -177,5 +177,6 @@ def _listed(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
 
-def _block(name: LiteralString, **parts: sql.Composable) -> sql.Composed:
-    return sql.SQL(query("close", name)).format(**parts)
+def _block(name: LiteralString, **parts: sql.Composable) -> str:
+    """Composed once: psycopg would put the pieces together again, and look for placeholders, at every execution."""
+    return sql.SQL(query("close", name)).format(**parts).as_string()

@@ -7,7 +7,7 @@ https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -23,8 +23,6 @@ from cdcwatch.table import canonical_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from psycopg.sql import Composed
 
     from cdcwatch.close.clock import Clock
     from cdcwatch.table import Key, WatchedTable
@@ -165,9 +163,7 @@ class PostgresTable:
             for due, row in ((due, found.get(due.key)) for due in passed)
         ]
 
-    def _rows(
-        self, statement: Composed | LiteralString, parameters: Mapping[str, object] | None = None
-    ) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, parameters: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         try:
             return self._connected().execute(statement, parameters, binary=True).fetchall()
         except psycopg.Error as error:
