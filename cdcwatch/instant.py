@@ -17,6 +17,8 @@ NEGATIVE_INFINITY_US: Final = -(2**63)
 
 _DAY_US = 86_400_000_000
 _SECOND_US = 1_000_000
+_MINUTE_US = 60_000_000
+_INFINITE: Final = frozenset({INFINITY_US, NEGATIVE_INFINITY_US})
 _UNIX_TO_POSTGRES_US: Final = 946_684_800 * _SECOND_US
 _DAYS_PER_400_YEARS = 146_097
 _DAYS_TO_2000: Final = datetime(2000, 1, 1, tzinfo=UTC).toordinal()
@@ -83,26 +85,26 @@ def format_instant(us: int) -> str:
 
     Years outside 0000-9999 get ISO 8601's expanded form with sign, as `-0043-03-15T10:00:00.000000Z` for 44 BC.
     """
-    seconds, fraction = divmod(us, _SECOND_US)
-    if us in (INFINITY_US, NEGATIVE_INFINITY_US):
+    if us in _INFINITE:
         return "infinity" if us > 0 else "-infinity"
-    return f"{_second_text(seconds)}.{fraction:06d}Z"
+    minute, rest_us = divmod(us, _MINUTE_US)
+    seconds = f"{rest_us:08d}"
+    return f"{_minute_text(minute)}:{seconds[:2]}.{seconds[2:]}Z"
 
 
 @lru_cache(maxsize=8192)
-def _second_text(seconds: int) -> str:
-    days, second_of_day = divmod(seconds, 86_400)
+def _minute_text(minute: int) -> str:
+    days, minute_of_day = divmod(minute, 1440)
     cycles, day_in_cycle = divmod(days, _DAYS_PER_400_YEARS)
     date = datetime.fromordinal(_DAYS_TO_2000 + day_in_cycle)
     year = date.year + cycles * 400
     year_text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"  # noqa: PLR2004
-    minute, second = divmod(second_of_day, 60)
-    return f"{year_text}-{date.month:02d}-{date.day:02d}T{minute // 60:02d}:{minute % 60:02d}:{second:02d}"
+    return f"{year_text}-{date.month:02d}-{date.day:02d}T{minute_of_day // 60:02d}:{minute_of_day % 60:02d}"
 
 
 def instant_sql(us: int) -> str:
     """The text PostgreSQL reads back as the same timestamptz, whatever the session's DateStyle or TimeZone."""
-    if us in (INFINITY_US, NEGATIVE_INFINITY_US):
+    if us in _INFINITE:
         return "infinity" if us > 0 else "-infinity"
     days, second_of_day = divmod(us // _SECOND_US, 86_400)
     cycles, day_in_cycle = divmod(days, _DAYS_PER_400_YEARS)

@@ -13,3 +13,7 @@ SELECT sender.pid, sender.application_name, sender.client_addr::text
   FROM pg_replication_slots slot
   JOIN pg_stat_replication sender ON sender.pid = slot.active_pid
  WHERE slot.slot_name = %(slot)s;
+
+-- name: current_lsn
+-- The insert position: pg_current_wal_lsn() can lie before the last commit.
+SELECT pg_current_wal_insert_lsn()::text;

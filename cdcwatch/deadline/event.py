@@ -6,17 +6,17 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
+from cdcwatch.deadline.rule import EVENT_TYPES
 from cdcwatch.instant import format_instant
 from cdcwatch.lsn import format_lsn
 from cdcwatch.table import key_texts
 
 if TYPE_CHECKING:
     from cdcwatch.deadline.rule import Derived
-    from cdcwatch.decode.change import Row
     from cdcwatch.table import Key, WatchedTable
 
 CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
@@ -43,60 +43,86 @@ class Stamp(NamedTuple):
         return cls(format_lsn(commit_lsn), format_instant(time_us))
 
 
+class Encoder(Protocol):
+    """Makes a record of what a change came to."""
+
+    def change(self, key: Key, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
+        """The event of one row change."""
+        ...
+
+    def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
+        """The event of a TRUNCATE."""
+        ...
+
+
+class Unpublished:
+    """For `sink.kind = "none"`: events are counted, their bytes never made."""
+
+    _EVENT: Final = Event(b"", b"")
+
+    def change(self, key: Key, derived: Derived, stamp: Stamp, ordinal: int) -> Event:  # noqa: ARG002
+        """An event without bytes."""
+        return self._EVENT
+
+    def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:  # noqa: ARG002
+        """An event without bytes."""
+        return self._EVENT
+
+
 class EventEncoder:
     """Builds the bytes. A template, because the envelope is nine tenths constant and this runs for every change."""
 
     def __init__(self, table: WatchedTable, *, system_identifier: str, database: str) -> None:
         source = _quoted(f"cdcwatch:{system_identifier}/{database}/{table.qualified_name}")
+        self._type_parts = {name: f'"source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
         self._columns = [_quoted(column.name) for column in table.key]
         self._integer_key = table.has_integer_key
         # 64-bit integers are texts in JSON, so that no reader loses digits.
         self._version_as_text = table.version is not None and table.version.type == "bigint"
-        self._source = source
 
     def change(self, key: Key, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of one row change."""
-        return self._event(key, derived, stamp, f'"{stamp.lsn_text}-{ordinal}"', snapshot="false")
+        return self._event(key, derived, stamp, f'"{stamp.lsn_text}-{ordinal}"', "false")
 
     def snapshot(self, key: Key, derived: Derived, stamp: Stamp) -> Event:
         """The event of a row found open when the table was read: its id is `snapshot-<LSN>-<key>`."""
-        return self._event(key, derived, stamp, _quoted(f"snapshot-{stamp.lsn_text}-{key}"), snapshot="true")
+        return self._event(key, derived, stamp, _quoted(f"snapshot-{stamp.lsn_text}-{key}"), "true")
 
     def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of a TRUNCATE: no key, `subject` `*`."""
-        value = self._value(f'"{stamp.lsn_text}-{ordinal}"', '"*"', "null", derived, stamp, "false")
-        return Event(None, value)
+        return Event(None, self._value(f'"{stamp.lsn_text}-{ordinal}"', '"*"', "null", derived, stamp, "false"))
 
     def _event(self, key: Key, derived: Derived, stamp: Stamp, event_id: str, snapshot: str) -> Event:
+        text = str(key)
         if self._integer_key:
-            text = str(key)
             subject = f'"{text}"'
-            key_json = f'{{{self._columns[0]}:"{text}"}}'
+            key_json = f"{{{self._columns[0]}:{subject}}}"
         else:
-            text = str(key)
             subject = _quoted(text)
             pairs = zip(self._columns, key_texts(key, len(self._columns)), strict=True)
             key_json = f"{{{','.join(f'{name}:{_quoted(value)}' for name, value in pairs)}}}"
         return Event(text.encode(), self._value(event_id, subject, key_json, derived, stamp, snapshot))
 
     def _value(self, event_id: str, subject: str, key: str, derived: Derived, stamp: Stamp, snapshot: str) -> bytes:
-        row, reason = derived.row, derived.reason
-        deadline, status, version = self._row_json(row) if row is not None else ("null", "null", "null")
-        previous = "null" if derived.previous_us is None else f'"{format_instant(derived.previous_us)}"'
-        reason_json = f'"reason":{_quoted_often(reason)},' if reason is not None else ""
+        kind, row, previous_us, reason = derived
+        lsn_text, time_text = stamp
+        deadline = status = version = previous = "null"
+        if row is not None:
+            deadline_us, status_text, version_number = row
+            if deadline_us is not None:
+                deadline = f'"{format_instant(deadline_us)}"'
+            if status_text is not None:
+                status = _quoted_often(status_text)
+            if version_number is not None:
+                version = f'"{version_number}"' if self._version_as_text else str(version_number)
+        if previous_us is not None:
+            previous = f'"{format_instant(previous_us)}"'
+        reason_part = f'"reason":{_quoted_often(reason)},' if reason is not None else ""
         return (
-            f'{{"specversion":"1.0","id":{event_id},"source":{self._source},"type":"{derived.type.value}",'
-            f'"subject":{subject},"time":"{stamp.time_text}",'
-            f'"data":{{"key":{key},"deadline":{deadline},"previous_deadline":{previous},{reason_json}'
-            f'"status":{status},"version":{version},"commit_lsn":"{stamp.lsn_text}","snapshot":{snapshot}}}}}'
+            f'{{"specversion":"1.0","id":{event_id},{self._type_parts[kind]}{subject},"time":"{time_text}",'
+            f'"data":{{"key":{key},"deadline":{deadline},"previous_deadline":{previous},{reason_part}'
+            f'"status":{status},"version":{version},"commit_lsn":"{lsn_text}","snapshot":{snapshot}}}}}'
         ).encode()
-
-    def _row_json(self, row: Row) -> tuple[str, str, str]:
-        deadline = "null" if row.deadline_us is None else f'"{format_instant(row.deadline_us)}"'
-        status = "null" if row.status is None else _quoted_often(row.status)
-        if row.version is None:
-            return deadline, status, "null"
-        return deadline, status, f'"{row.version}"' if self._version_as_text else str(row.version)
 
 
 def for_partition(value: bytes, partition: int) -> bytes:

@@ -5,8 +5,7 @@ So a replay derives the same events. Where the replica identity hides the old ro
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cdcwatch.instant import INFINITY_US
 
@@ -15,14 +14,12 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 
-class EventType(StrEnum):
-    """The CloudEvents types of the topic."""
-
-    SCHEDULED = "deadline.scheduled"
-    MOVED = "deadline.moved"
-    CANCELLED = "deadline.cancelled"
-    EXPIRED = "deadline.expired"
-
+EventType = Literal["deadline.scheduled", "deadline.moved", "deadline.cancelled", "deadline.expired"]
+SCHEDULED: Final = "deadline.scheduled"
+MOVED: Final = "deadline.moved"
+CANCELLED: Final = "deadline.cancelled"
+EXPIRED: Final = "deadline.expired"
+EVENT_TYPES: Final[tuple[EventType, ...]] = (SCHEDULED, MOVED, CANCELLED, EXPIRED)
 
 REASON_DELETED = "deleted"
 REASON_TRUNCATED = "truncated"
@@ -54,36 +51,36 @@ class DeadlineRule:
             return None
         return None if row.deadline_us == INFINITY_US else row.deadline_us
 
-    def inserted(self, new: Row) -> Derived | None:
-        """A new row."""
-        return Derived(EventType.SCHEDULED, new, None) if self.live_us(new) is not None else None
+    @staticmethod
+    def inserted(new: Row, live_us: int | None) -> Derived | None:
+        """A new row; `live_us` is its `live_us(…)`, which the caller has already."""
+        return None if live_us is None else Derived(SCHEDULED, new, None)
 
-    def updated(self, old: Row | None, new: Row) -> Derived | None:
+    def updated(self, old: Row | None, new: Row, live_us: int | None) -> Derived | None:
         """A changed row; `old` is None where it is unknown."""
-        live = self.live_us(new)
         if old is None:
-            return Derived(EventType.SCHEDULED, new, None) if live is not None else self._ended(new, None)
-        was = self.live_us(old)
-        if was == live:
+            return Derived(SCHEDULED, new, None) if live_us is not None else self._ended(new, None)
+        was_us = self.live_us(old)
+        if was_us == live_us:
             return None
-        if was is None:
-            return Derived(EventType.SCHEDULED, new, None)
-        return Derived(EventType.MOVED, new, was) if live is not None else self._ended(new, was)
+        if was_us is None:
+            return Derived(SCHEDULED, new, None)
+        return Derived(MOVED, new, was_us) if live_us is not None else self._ended(new, was_us)
 
     def deleted(self, old: Row | None) -> Derived | None:
         """A row that is gone."""
         if old is None:
-            return Derived(EventType.CANCELLED, None, None, REASON_DELETED)
+            return Derived(CANCELLED, None, None, REASON_DELETED)
         was = self.live_us(old)
-        return None if was is None else Derived(EventType.CANCELLED, None, was, REASON_DELETED)
+        return None if was is None else Derived(CANCELLED, None, was, REASON_DELETED)
 
     def truncated(self) -> Derived:
         """Every row is gone; which ones is not logged."""
-        return Derived(EventType.CANCELLED, None, None, REASON_TRUNCATED)
+        return Derived(CANCELLED, None, None, REASON_TRUNCATED)
 
     def _ended(self, new: Row, was_us: int | None) -> Derived:
         if self._closed_status is not None and new.status == self._closed_status:
-            return Derived(EventType.EXPIRED, new, was_us)
+            return Derived(EXPIRED, new, was_us)
         if self._open is None or new.status in self._open:
-            return Derived(EventType.CANCELLED, new, was_us, REASON_CLEARED)
-        return Derived(EventType.CANCELLED, new, was_us, new.status or "status_cleared")
+            return Derived(CANCELLED, new, was_us, REASON_CLEARED)
+        return Derived(CANCELLED, new, was_us, new.status or "status_cleared")

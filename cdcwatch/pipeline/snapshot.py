@@ -48,7 +48,8 @@ class Snapshot:
             cursor.execute(open_rows(self._table))
             for values in cursor:
                 *key, deadline_us, status, version = values
-                derived = rule.inserted(Row(deadline_us, status, version))
+                row = Row(deadline_us, status, version)
+                derived = rule.inserted(row, rule.live_us(row))
                 if derived is not None:
                     yield encoder.snapshot(canonical_key(key[:width], integer=integer), derived, stamp)
 

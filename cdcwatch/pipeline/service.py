@@ -1,0 +1,330 @@
+"""The service: makes the rooms, starts and stops their threads, and says how it ended.
+
+Start: the slot is taken, then the transactional id (a standby must not fence the active process), then the progress
+record is read, then the table where it is a first start, then the stream. Stop: reading ends, what was read becomes
+durable and is confirmed, closes in flight finish.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+from cdcwatch.backoff import Backoff
+from cdcwatch.database import connect, translated
+from cdcwatch.deadline.derivation import Derivation
+from cdcwatch.deadline.event import EventEncoder, Unpublished
+from cdcwatch.deadline.position import Position
+from cdcwatch.deadline.rule import DeadlineRule
+from cdcwatch.decode.wal2json import Wal2JsonDecoder
+from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
+from cdcwatch.handoff.outbox import Outbox
+from cdcwatch.handoff.progress import Progress
+from cdcwatch.handoff.sink import NoSink
+from cdcwatch.lsn import format_lsn, parse_lsn
+from cdcwatch.pipeline.follower import require_no_gap
+from cdcwatch.pipeline.publisher import Publisher
+from cdcwatch.pipeline.reader import Reader, Waker
+from cdcwatch.pipeline.snapshot import snapshot_of
+from cdcwatch.queries import query
+from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.stream import PostgresSlot
+from cdcwatch.telemetry import Metrics, TelemetryServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.close.workers import ClosingWorkers
+    from cdcwatch.handoff.progress import Origin
+    from cdcwatch.handoff.sink import Sink
+    from cdcwatch.settings import Settings
+    from cdcwatch.slot.stream import SlotFacts
+    from cdcwatch.table import WatchedTable
+
+IN_FLIGHT_LIMIT_BYTES: Final = 32 << 20
+STOP_TIMEOUT_S: Final = 30.0
+_SWITCH_INTERVAL_S: Final = 0.001
+"""A due close waits no longer than this for the interpreter while the reader decodes."""
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """One process of `cdcwatch run`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        closes: bool = True,
+        until_lsn: int | None = None,
+        until_current: bool = False,
+        accept_gap: bool = False,
+        announce_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`until_lsn`: ends by itself once everything up to there is confirmed; `until_current`: up to now."""
+        self._settings, self._accept_gap = settings, accept_gap
+        self._until_lsn, self._until_current = until_lsn, until_current
+        self._closes = closes and settings.close.action != "none"
+        self._announce_ready = announce_ready
+        self._metrics = Metrics()
+        self._ended = threading.Event()
+        self._error: CdcwatchError | None = None
+        self._origin: Origin | None = None
+        self._facts: SlotFacts | None = None
+        self._waker = Waker()
+        self._outbox = Outbox(IN_FLIGHT_LIMIT_BYTES, self._waker.wake)
+        self._reader: Reader | None = None
+        self._publisher: Publisher | None = None
+        self._closing: ClosingWorkers | None = None
+        self._table: WatchedTable | None = None
+
+    # -- run ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until `stop`, the end of `until`, or an error that no retry mends, which is raised."""
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        # A bite of the stream makes thousands of small tuples and no cycles: look for those seldom.
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        threading.excepthook = self._thread_died
+        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self.readiness)
+        try:
+            table = self._prepared()
+            if table is not None and not self._ended.is_set():
+                self._start(table)
+                self._watch()
+                self._drain()
+        finally:
+            telemetry.close()
+            self._waker.close()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """From a signal handler or another thread: drain, confirm, end."""
+        self._ended.set()
+
+    def _fail(self, error: CdcwatchError) -> None:
+        self._error = self._error or error
+        self._ended.set()
+
+    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
+        """A mistake of ours: the process ends, nothing more is confirmed, and a start replays."""
+        name = died.thread.name if died.thread else "a thread"
+        trace = "".join(traceback.format_exception(died.exc_type, died.exc_value, died.exc_traceback))
+        _log.debug("%s died: %s", name, trace)
+        kind = died.exc_type.__name__
+        self._fail(CdcwatchError(f"{name} met an unexpected {kind}", remedy="start again; report it with --debug"))
+
+    def _prepared(self) -> WatchedTable | None:
+        """What the catalog says; tried again while the server is away."""
+        backoff = Backoff(first_s=0.2, most_s=5.0)
+        while not self._ended.is_set():
+            try:
+                with translated(), connect(self._settings.postgres.dsn, application_name="cdcwatch") as connection:
+                    table = load_table(connection, self._settings)
+                    if self._until_current:
+                        found = connection.execute(query("stream", "current_lsn")).fetchone()
+                        self._until_lsn = parse_lsn(found[0]) if found else None
+                    return table
+            except UnavailableError as error:
+                wait_s = backoff.next_s()
+                _log.warning("%s; again in %.1f s", error, wait_s)
+                self._ended.wait(wait_s)
+        return None
+
+    def _start(self, table: WatchedTable) -> None:
+        settings = self._settings
+        self._table = table
+        if self._closes:
+            from cdcwatch.close.workers import ClosingWorkers
+
+            self._closing = ClosingWorkers(settings, table, observer=self._metrics)
+        self._reader = Reader(
+            PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
+            slot_name=settings.slot.name,
+            decoder=lambda: Wal2JsonDecoder(table),
+            derivation=self._derivation,
+            outbox=self._outbox,
+            schedule=self._closing.agenda if self._closing else None,
+            observer=self._metrics,
+            waker=self._waker,
+            acquired=self._acquired,
+            reached=self.stop,
+            failed=self._fail,
+            until_lsn=self._until_lsn,
+        )
+        self._export_gauges()
+        self._reader.start()
+
+    def _derivation(self, origin: Origin) -> Derivation:
+        if self._table is None:
+            raise RuntimeError("the table is known before the slot is taken")
+        published = self._settings.sink.kind != "none"
+        encoder = self._encoder(self._table, origin) if published else Unpublished()
+        return Derivation(DeadlineRule(self._table), encoder)
+
+    @staticmethod
+    def _encoder(table: WatchedTable, origin: Origin) -> EventEncoder:
+        return EventEncoder(table, system_identifier=origin.system_identifier, database=origin.database)
+
+    def _watch(self) -> None:
+        announced = False
+        while not self._ended.wait(0.02 if not announced else 3600):
+            if not announced and self.readiness()["ready"]:
+                announced = True
+                _log.info("ready")
+                self._announce_ready()
+
+    # -- the reader and the publisher meet ---------------------------------------------------------------------------
+
+    def _acquired(self, facts: SlotFacts, origin: Origin) -> None:
+        """In the reader's thread, once the slot is ours the first time."""
+        if facts.plugin != self._settings.slot.plugin:
+            raise PreconditionError(
+                f"the slot {origin.slot!r} has the plugin {facts.plugin!r}, and slot.plugin says"
+                f" {self._settings.slot.plugin!r}",
+                remedy=f'set slot.plugin = "{facts.plugin}", or drop the slot and make it anew',
+            )
+        _log.info("the slot %s is ours; it stands at %s", origin.slot, format_lsn(facts.confirmed_flush_lsn))
+        self._facts, self._origin = facts, origin
+        start = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
+        self._publisher = Publisher(
+            self._sink(start, origin.slot),
+            self._outbox,
+            begin=self._begin,
+            owns_slot=self._owns_slot,
+            failed=self._fail,
+        )
+        self._publisher.start()
+        if self._closing is not None:
+            self._closing.start()
+
+    def _sink(self, start: Progress, slot: str) -> Sink:
+        settings = self._settings
+        if settings.sink.kind == "none":
+            return NoSink(start)
+        from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink  # noqa: PLC0415  librdkafka only where used
+
+        kind = ExactlyOnceSink if settings.kafka.delivery == "exactly_once" else AtLeastOnceSink
+        return kind(settings.kafka, slot)
+
+    def _begin(self, sink: Sink, progress: Progress | None) -> None:
+        """In the publisher's thread, when the sink is open the first time: where the stream begins."""
+        facts, origin, reader, table = self._facts, self._origin, self._reader, self._table
+        if facts is None or origin is None or reader is None or table is None:
+            raise RuntimeError("the slot is taken before the sink is opened")
+        try:
+            require_no_gap(facts, progress, origin)
+        except PreconditionError as error:
+            if not self._accept_gap:
+                raise
+            _log.warning("gap accepted: %s", error)
+            progress = None
+        if progress is None:
+            progress = self._publish_snapshot(sink, facts, origin, table)
+        # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
+        exact = sink.is_transactional
+        start = progress if exact else Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
+        reader.begin_at(Progress(origin, start.position), progress.snapshot)
+
+    def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
+        id_lsn = format_lsn(facts.confirmed_flush_lsn)
+        with snapshot_of(self._settings.postgres.dsn, table, id_lsn) as snapshot:
+            progress = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn), snapshot.mark)
+            events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))
+            count = sink.publish_snapshot(events, progress)
+        _log.info("first start: published %d open orders as snapshot events", count)
+        return progress
+
+    def _owns_slot(self) -> bool:
+        """Whether the server still has our walsender at the slot."""
+        reader, origin = self._reader, self._origin
+        facts = reader.facts if reader else None
+        if facts is None or origin is None:
+            return False
+        with translated(), connect(self._settings.postgres.dsn, application_name="cdcwatch") as connection:
+            row = connection.execute(query("stream", "slot_holder"), {"slot": origin.slot}).fetchone()
+        return row is not None and row[0] == facts.walsender_pid
+
+    # -- stop --------------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """At most STOP_TIMEOUT_S; NotDurableError when something that was read is not durable by then."""
+        give_up_s = time.monotonic() + STOP_TIMEOUT_S
+        failed = self._error is not None
+        if self._reader is not None:
+            self._reader.request_stop()
+        if self._closing is not None:
+            self._closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
+        self._outbox.close()
+        if self._publisher is not None:
+            self._publisher.request_stop()
+        if failed:
+            give_up_s = time.monotonic() + 1.0
+        for thread in (self._publisher, self._reader):
+            if thread is not None and thread.is_alive():
+                thread.join(max(0.1, give_up_s - time.monotonic()))
+        if not failed and not self._outbox.is_drained:
+            self._error = NotDurableError(
+                f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
+                remedy="start again: they are read again from the slot and published",
+            )
+
+    # -- what it looks like from outside -----------------------------------------------------------------------------
+
+    def readiness(self) -> dict[str, Any]:
+        """`ready`, and the state of each part in a word."""
+        reader, publisher, closing = self._reader, self._publisher, self._closing
+        parts = {
+            "reader": "streaming" if reader and reader.is_streaming else "waiting for the slot or the sink",
+            "sink": "open" if publisher and publisher.is_open else (publisher and publisher.last_error) or "not open",
+        }
+        if self._closes:
+            parts["closer"] = (
+                "working" if closing and closing.is_ready else "loading the window or waiting for the database"
+            )
+        ready = bool(
+            reader
+            and reader.is_streaming
+            and publisher
+            and publisher.is_open
+            and (not self._closes or (closing and closing.is_ready))
+        )
+        return {"ready": ready, **parts}
+
+    def _export_gauges(self) -> None:
+        metrics, reader = self._metrics, self._reader
+        metrics.gauge("outbox_bytes", "Events in flight to the sink.", lambda: self._outbox.size_bytes)
+        metrics.gauge("flush_lsn", "What may be confirmed, as an integer.", lambda: self._outbox.flush_lsn)
+        metrics.gauge(
+            "confirmed_lsn", "What the server was told, as an integer.", lambda: reader.confirmed_lsn if reader else 0
+        )
+        metrics.gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
+        closing = self._closing
+        if closing is not None:
+            metrics.gauge("pending_entries", "Deadlines in memory.", lambda: len(closing.agenda))
+
+
+def require_built(settings: Settings, role: str) -> None:
+    """ConfigurationError for what this version's configuration knows and its code doesn't do yet."""
+    unbuilt = [
+        (settings.slot.plugin != "wal2json", f'slot.plugin = "{settings.slot.plugin}"', 'use "wal2json"'),
+        (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
+        (
+            settings.close.action not in {"update", "none"},
+            f'close.action = "{settings.close.action}"',
+            'use "update" or "none"',
+        ),
+        (role not in {"all", "read"}, f"--role {role}", "use --role all or --role read"),
+    ]
+    for wanted, what, instead in unbuilt:
+        if wanted:
+            raise ConfigurationError(f"{what} is not in this version", remedy=instead)

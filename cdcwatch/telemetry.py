@@ -1,0 +1,144 @@
+"""Metrics, health, and the log. One place for every metric's name and unit.
+
+https://prometheus.io/docs/practices/naming/
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from cdcwatch.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LATENESS_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+
+_log = logging.getLogger(__name__)
+
+
+class Metrics:
+    """What the rooms count. Gauges are read when somebody asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        register = {"registry": self.registry}
+        self._messages = Counter("cdcwatch_messages", "Messages of the output plugin.", **register)
+        self._changes = Counter("cdcwatch_changes", "Row changes of the watched table.", **register)
+        self._events = Counter("cdcwatch_events", "Deadline events handed to the sink.", **register)
+        self._received = Gauge(
+            "cdcwatch_received_lsn", "The last WAL position that came in, as an integer.", **register
+        )
+        self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], **register)
+        self._lateness = Histogram(
+            "cdcwatch_lateness_seconds",
+            "Closed minus deadline, by the database's clock.",
+            buckets=_LATENESS_BUCKETS_S,
+            **register,
+        )
+
+    def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """A figure that is asked for when the page is."""
+        Gauge(f"cdcwatch_{name}", description, registry=self.registry).set_function(value)
+
+    def read(self, *, messages: int, changes: int, events: int, received_lsn: int) -> None:
+        """After every bite of the stream."""
+        self._messages.inc(messages)
+        self._changes.inc(changes)
+        self._events.inc(events)
+        self._received.set(received_lsn)
+
+    def outcome(self, name: str, count: int) -> None:
+        """After every batch of closes."""
+        self._closes.labels(name).inc(count)
+
+    def lateness(self, lateness_us: Sequence[int]) -> None:
+        """Of the orders closed."""
+        for late_us in lateness_us:
+            self._lateness.observe(late_us / 1e6)
+
+
+class TelemetryServer:
+    """`/metrics`, `/healthz` and `/readyz`, read-only, on a thread of its own. `listen` empty: no port."""
+
+    def __init__(self, listen: str, metrics: Metrics, readiness: Callable[[], dict[str, Any]]) -> None:
+        """ConfigurationError when the address can't be listened on."""
+        self._server: ThreadingHTTPServer | None = None
+        if not listen:
+            return
+        host, _, port = listen.rpartition(":")
+        try:
+            self._server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), _handler(metrics, readiness))  # noqa: S104
+        except OSError as error:
+            raise ConfigurationError(
+                f"telemetry.listen {listen}: {error.strerror}",
+                remedy="choose a free address, or set telemetry.listen to an empty text for none",
+            ) from None
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="telemetry", daemon=True).start()
+
+    def close(self) -> None:
+        """Stops listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+def _handler(metrics: Metrics, readiness: Callable[[], dict[str, Any]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))
+            elif self.path == "/healthz":
+                self._answer(200, "text/plain", b"ok\n")
+            elif self.path == "/readyz":
+                state = readiness()
+                self._answer(200 if state["ready"] else 503, "application/json", json.dumps(state).encode())
+            else:
+                self._answer(404, "text/plain", b"/metrics /healthz /readyz\n")
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody wants a line a scrape."""
+
+    return Handler
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def configure_log(log_format: str, *, level: int = logging.INFO) -> None:
+    """One line an event of consequence, on stderr. `log_format`: `text` or `json`."""
+    handler = logging.StreamHandler()
+    if log_format == "json":
+        handler.setFormatter(_JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    root = logging.getLogger("cdcwatch")
+    root.handlers = [handler]
+    root.propagate = False
+    root.setLevel(level)
