@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.instant import from_unix_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdcwatch.close.outcome import Outcome
+    from cdcwatch.errors import CdcwatchError
 
 _LATENESS_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 
@@ -29,41 +34,56 @@ class Metrics:
     """What the rooms count. Gauges are read when somebody asks."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        register = {"registry": self.registry}
-        self._messages = Counter("cdcwatch_messages", "Messages of the output plugin.", **register)
-        self._changes = Counter("cdcwatch_changes", "Row changes of the watched table.", **register)
-        self._events = Counter("cdcwatch_events", "Deadline events handed to the sink.", **register)
-        self._received = Gauge(
-            "cdcwatch_received_lsn", "The last WAL position that came in, as an integer.", **register
-        )
-        self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], **register)
+        registry = self.registry = CollectorRegistry()
+        self._messages = Counter("cdcwatch_messages", "Messages of the output plugin.", registry=registry)
+        self._changes = Counter("cdcwatch_changes", "Row changes of the watched table.", registry=registry)
+        self._received = Gauge("cdcwatch_received_lsn", "The last WAL position that came in.", registry=registry)
+        self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], registry=registry)
         self._lateness = Histogram(
             "cdcwatch_lateness_seconds",
             "Closed minus deadline, by the database's clock.",
             buckets=_LATENESS_BUCKETS_S,
-            **register,
+            registry=registry,
         )
+        self._batch = Histogram(
+            "cdcwatch_close_batch_seconds", "A batch of closes, start to commit.", registry=registry
+        )
+        self._clock_offset = Gauge(
+            "cdcwatch_clock_offset_seconds", "The database's clock minus this machine's.", registry=registry
+        )
+        self._clock_uncertainty = Gauge(
+            "cdcwatch_clock_uncertainty_seconds", "How far off the measured offset can be.", registry=registry
+        )
+        self._clock_jumps = Counter("cdcwatch_clock_jumps", "Jumps of the database's clock.", registry=registry)
+        self._close_reconnects = Counter("cdcwatch_close_reconnects", "Closing connections lost.", registry=registry)
 
     def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         """A figure that is asked for when the page is."""
         Gauge(f"cdcwatch_{name}", description, registry=self.registry).set_function(value)
 
-    def read(self, *, messages: int, changes: int, events: int, received_lsn: int) -> None:
+    def read(self, *, messages: int, changes: int, received_lsn: int) -> None:
         """After every bite of the stream."""
         self._messages.inc(messages)
         self._changes.inc(changes)
-        self._events.inc(events)
         self._received.set(received_lsn)
 
-    def outcome(self, name: str, count: int) -> None:
-        """After every batch of closes."""
-        self._closes.labels(name).inc(count)
-
-    def lateness(self, lateness_us: Sequence[int]) -> None:
-        """Of the orders closed."""
+    def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
+        """After every batch of closes: outcomes, how late each close was, how long the batch took."""
+        for outcome, count in outcomes.items():
+            self._closes.labels(outcome).inc(count)
         for late_us in lateness_us:
             self._lateness.observe(late_us / 1e6)
+        self._batch.observe(batch_us / 1e6)
+
+    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
+        """The database's clock was read, in microseconds since 2000."""
+        self._clock_offset.set((database_us - from_unix_us(time.time_ns() // 1000)) / 1e6)
+        self._clock_uncertainty.set(uncertainty_us / 1e6)
+        self._clock_jumps.inc(int(jumped))
+
+    def database_lost(self, error: CdcwatchError) -> None:  # noqa: ARG002
+        """A closing connection broke or could not be made."""
+        self._close_reconnects.inc()
 
 
 class TelemetryServer:

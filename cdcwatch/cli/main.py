@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cdcwatch import __version__
-from cdcwatch.cli import check, look, slot
+from cdcwatch.cli import check, look, run, slot
 from cdcwatch.cli.options import ConfigOption, DebugOption
 from cdcwatch.errors import CdcwatchError
 
@@ -49,6 +49,7 @@ def _root(
 # Every command stands here once, in the order of `--help`.
 app.add_typer(slot.app, name="slot")
 app.command("check")(check.check)
+app.command("run")(run.run)
 app.command("pending")(look.pending)
 app.command("events")(look.events)
 

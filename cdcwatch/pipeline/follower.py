@@ -51,7 +51,7 @@ class ScheduleFeed(Protocol):
 class ReadingObserver(Protocol):
     """What telemetry wants to know."""
 
-    def read(self, *, messages: int, changes: int, events: int, received_lsn: int) -> None:
+    def read(self, *, messages: int, changes: int, received_lsn: int) -> None:
         """After every bite."""
         ...
 
@@ -163,7 +163,6 @@ class Follower:
         self._observer.read(
             messages=len(messages),
             changes=derivation.change_count - changes_before,
-            events=derivation.replayed_count,
             received_lsn=self._stream.received_lsn,
         )
         if self._stream.received_lsn > self._derivation.position.end_lsn:

@@ -27,6 +27,7 @@ from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import NoSink
 from cdcwatch.lsn import format_lsn, parse_lsn
+from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.follower import require_no_gap
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
@@ -39,7 +40,6 @@ from cdcwatch.telemetry import Metrics, TelemetryServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdcwatch.close.workers import ClosingWorkers
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
     from cdcwatch.settings import Settings
@@ -82,7 +82,7 @@ class Service:
         self._outbox = Outbox(IN_FLIGHT_LIMIT_BYTES, self._waker.wake)
         self._reader: Reader | None = None
         self._publisher: Publisher | None = None
-        self._closing: ClosingWorkers | None = None
+        self._closing: Closing | None = None
         self._table: WatchedTable | None = None
 
     # -- run ---------------------------------------------------------------------------------------------------------
@@ -144,9 +144,7 @@ class Service:
         settings = self._settings
         self._table = table
         if self._closes:
-            from cdcwatch.close.workers import ClosingWorkers
-
-            self._closing = ClosingWorkers(settings, table, observer=self._metrics)
+            self._closing = Closing(settings, table, self._metrics)
         self._reader = Reader(
             PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
             slot_name=settings.slot.name,
@@ -288,9 +286,8 @@ class Service:
             "sink": "open" if publisher and publisher.is_open else (publisher and publisher.last_error) or "not open",
         }
         if self._closes:
-            parts["closer"] = (
-                "working" if closing and closing.is_ready else "loading the window or waiting for the database"
-            )
+            waiting = (closing and closing.last_error) or "loading the window or waiting for the database"
+            parts["closer"] = "working" if closing and closing.is_ready else waiting
         ready = bool(
             reader
             and reader.is_streaming
@@ -302,6 +299,9 @@ class Service:
 
     def _export_gauges(self) -> None:
         metrics, reader = self._metrics, self._reader
+        metrics.gauge(
+            "events_handed_over", "Deadline events derived since the start.", lambda: self._outbox.event_count
+        )
         metrics.gauge("outbox_bytes", "Events in flight to the sink.", lambda: self._outbox.size_bytes)
         metrics.gauge("flush_lsn", "What may be confirmed, as an integer.", lambda: self._outbox.flush_lsn)
         metrics.gauge(

@@ -1,0 +1,82 @@
+"""`cdcwatch run`: the service."""
+
+import os
+import signal
+from enum import StrEnum
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
+from cdcwatch.errors import ConfigurationError
+from cdcwatch.lsn import parse_lsn
+
+NOT_DURABLE_EXIT: Final = 4
+
+
+class Role(StrEnum):
+    """Which part of the service a process is."""
+
+    ALL = "all"
+    READ = "read"
+    CLOSE = "close"
+    SWEEP = "sweep"
+
+
+def run(
+    context: typer.Context,
+    config: ConfigOption = None,
+    _debug: DebugOption = False,
+    role: Annotated[Role, typer.Option(help="all: everything; read: slot to topic, no closing.")] = Role.ALL,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="LSN|current", help="End by itself once everything up to there is confirmed."),
+    ] = None,
+    accept_gap: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gap", help="The slot no longer holds what follows the topic: read the table again and go on."
+        ),
+    ] = False,
+) -> None:
+    """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
+    settings = settings_of(context, config)
+    until_lsn = _parsed(until)
+    from cdcwatch.pipeline.service import Service, require_built
+    from cdcwatch.telemetry import configure_log
+
+    require_built(settings, role)
+    configure_log(settings.telemetry.log_format)
+    service = Service(
+        settings,
+        closes=role is Role.ALL,
+        until_lsn=until_lsn,
+        until_current=until == "current",
+        accept_gap=accept_gap,
+        announce_ready=lambda: print("READY", flush=True),
+    )
+    stops = 0
+
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stops
+        stops += 1
+        if stops > 1:
+            # Nothing more is confirmed: whatever is not durable is read again at the next start.
+            os._exit(NOT_DURABLE_EXIT)
+        service.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    service.run()
+
+
+def _parsed(until: str | None) -> int | None:
+    if until is None or until == "current":
+        return None
+    try:
+        return parse_lsn(until)
+    except ValueError:
+        raise ConfigurationError(
+            "--until takes an LSN or `current`", remedy="write it as 0/1A2B390, or as current"
+        ) from None
