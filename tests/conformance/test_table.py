@@ -1,0 +1,200 @@
+"""One suite for every `Table`: the fake that simulations run on must not be kinder than PostgreSQL."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from cdcwatch.close.outcome import Outcome
+from cdcwatch.deadline.schedule import Due
+from cdcwatch.errors import UnavailableError
+from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, instant_sql
+from tests.fakes.table import FakeClock, FakeDatabase, FakeRow, FakeTable
+from tests.orders import Orders
+
+HOUR_US = 3_600_000_000
+
+
+class FakeWorld:
+    def __init__(self):
+        self.database = FakeDatabase()
+        self.table = FakeTable(self.database, FakeClock())
+        self.table.connect()
+        self.now_us = self.database.now_us
+
+    def put(self, key, deadline_us, status="pending", version=0):
+        self.database.rows[key] = FakeRow(status, deadline_us, version)
+
+    def delete(self, key):
+        del self.database.rows[key]
+
+    def status(self, key):
+        return self.database.rows[key].status
+
+    def refuse(self, *keys):
+        self.database.poison |= set(keys)
+
+    @contextmanager
+    def held(self, key):
+        self.database.locked.add(key)
+        yield
+        self.database.locked.discard(key)
+
+
+class PostgresWorld:
+    def __init__(self, database):
+        self.orders = Orders(database)
+        self.table = self.orders.open_table(page_rows=3)
+        self.now_us = self.table.sample_clock(1)[0].database_us
+
+    def put(self, key, deadline_us, status="pending", version=0):
+        self.orders.connection.execute(
+            "INSERT INTO orders (id, status, expires_at, version) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,"
+            " version = excluded.version",
+            [key, status, None if deadline_us is None else instant_sql(deadline_us), version],
+        )
+
+    def delete(self, key):
+        self.orders.connection.execute("DELETE FROM orders WHERE id = %s", [key])
+
+    def status(self, key):
+        return self.orders.connection.execute("SELECT status FROM orders WHERE id = %s", [key]).fetchone()[0]
+
+    def refuse(self, *keys):
+        self.orders.connection.execute(
+            f"ALTER TABLE orders ADD CONSTRAINT refused CHECK (status <> 'expired' OR id NOT IN ({', '.join(map(str, keys))}))"
+        )
+
+    @contextmanager
+    def held(self, key):
+        with self.orders.database.connect(autocommit=False) as other:
+            other.execute("SELECT 1 FROM orders WHERE id = %s FOR UPDATE", [key])
+            yield
+            other.rollback()
+
+
+@pytest.fixture(params=["fake", "postgres"])
+def world(request):
+    if request.param == "fake":
+        yield FakeWorld()
+        return
+    world = PostgresWorld(request.getfixturevalue("database"))
+    yield world
+    world.table.disconnect()
+    world.orders.connection.close()
+
+
+def outcomes(report):
+    return {unclosed.due.key: unclosed.outcome for unclosed in report.unclosed}
+
+
+def test_a_due_order_is_closed_once(world):
+    deadline_us = world.now_us - 5_000_000
+    world.put(1, deadline_us, version=4)
+    (closed,) = world.table.close([Due(1, deadline_us, 4)]).closed
+    assert (closed.key, closed.deadline_us, closed.version) == (1, deadline_us, 5)
+    assert closed.lateness_us >= 5_000_000
+    assert world.status(1) == "expired"
+    report = world.table.close([Due(1, deadline_us, 4)])
+    assert (report.closed, outcomes(report)) == ([], {1: Outcome.ALREADY_CLOSED})
+
+
+def test_every_other_end_is_named(world):
+    past_us, future_us = world.now_us - 1000, world.now_us + HOUR_US
+    world.put(1, past_us, status="paid")
+    world.put(2, past_us, version=1)  # moved unseen
+    world.put(3, future_us)
+    world.put(4, future_us, version=0)  # extended without a version
+    world.put(5, None)
+    world.put(6, INFINITY_US)
+    world.put(8, past_us)
+    batch = [Due(key, past_us, 0) for key in (1, 2, 4, 5, 6, 7, 8)] + [Due(3, future_us, 0)]
+    report = world.table.close(batch)
+    assert [closed.key for closed in report.closed] == [8]
+    assert outcomes(report) == {
+        1: Outcome.PAID,
+        2: Outcome.MOVED,
+        3: Outcome.NOT_DUE,
+        4: Outcome.MOVED,
+        5: Outcome.CLEARED,
+        6: Outcome.CLEARED,
+        7: Outcome.GONE,
+    }
+    rows = {unclosed.due.key: unclosed.row for unclosed in report.unclosed}
+    assert rows[7] is None
+    assert rows[2] == ("pending", 1, past_us, True)
+    assert rows[4] == ("pending", 0, future_us, False)
+    assert world.status(4) == "pending"
+
+
+def test_a_held_order_is_passed_by_and_closed_later(world):
+    past_us = world.now_us - 1000
+    world.put(1, past_us)
+    world.put(2, past_us)
+    batch = [Due(2, past_us, 0), Due(1, past_us, 0)]
+    with world.held(1):
+        report = world.table.close(batch)
+        assert [closed.key for closed in report.closed] == [2]
+        assert outcomes(report) == {1: Outcome.LOCKED}
+    assert [closed.key for closed in world.table.close(batch[1:]).closed] == [1]
+
+
+def test_an_order_whose_close_fails_stands_alone(world):
+    past_us = world.now_us - 1000
+    for key in range(1, 21):
+        world.put(key, past_us)
+    world.refuse(7, 13)
+    report = world.table.close([Due(key, past_us, 0) for key in range(1, 21)])
+    assert outcomes(report) == {7: Outcome.FAILED, 13: Outcome.FAILED}
+    assert len(report.closed) == 18
+    assert report.error
+    assert world.status(7) == "pending"
+
+
+def test_nothing_to_close(world):
+    report = world.table.close([])
+    assert (report.closed, report.unclosed) == ([], [])
+
+
+def test_open_deadlines_come_in_order_within_the_range(world):
+    through_us = world.now_us + HOUR_US
+    expected = [(NEGATIVE_INFINITY_US, 50), (-(10**15), 49)]
+    expected += [(world.now_us + key % 4 - 2, key) for key in range(12)] + [(through_us, 40)]
+    for deadline_us, key in expected:
+        world.put(key, deadline_us, version=3)
+    world.put(60, through_us + 1)
+    world.put(61, INFINITY_US)
+    world.put(62, None)
+    world.put(63, world.now_us, status="paid")
+    chunks = list(world.table.open_deadlines(None, through_us))
+    read = [due for chunk in chunks for due in chunk]
+    assert len(chunks) > 2
+    assert sorted((due.deadline_us, due.key) for due in read) == sorted(expected)
+    assert [due.deadline_us for due in read] == sorted(due.deadline_us for due in read)
+    assert {due.version for due in read} == {3}
+    after = [due.key for chunk in world.table.open_deadlines(world.now_us, through_us) for due in chunk]
+    assert sorted(after) == [3, 7, 11, 40]
+
+
+def test_the_clock_is_read(world):
+    samples = world.table.sample_clock(3)
+    assert len(samples) == 3
+    assert all(sample.before_us <= sample.after_us for sample in samples)
+    assert abs(samples[-1].database_us - world.now_us) < HOUR_US
+
+
+def test_without_a_connection_the_database_is_away(world):
+    world.table.disconnect()
+    world.table.disconnect()
+    for use in (
+        lambda: world.table.close([Due(1, world.now_us, 0)]),
+        lambda: world.table.sample_clock(1),
+        lambda: list(world.table.open_deadlines(None, world.now_us)),
+    ):
+        with pytest.raises(UnavailableError):
+            use()
+    world.table.connect()
+    world.table.connect()
+    assert world.table.sample_clock(1)

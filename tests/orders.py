@@ -1,0 +1,100 @@
+"""Watched tables on a real PostgreSQL, described without the catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from cdcwatch.close.clock import SystemClock
+from cdcwatch.close.statements import identifier
+from cdcwatch.close.update import PostgresTable
+from cdcwatch.table import Column, WatchedTable
+
+if TYPE_CHECKING:
+    from tests.services import Database
+
+KEY = (Column("id", "bigint"),)
+STATUS = Column("status", "text")
+VERSION = Column("version", "integer")
+
+
+class Orders:
+    """A table of orders: made, described, and reachable as a `Table`."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        name: str = "orders",
+        key: tuple[Column, ...] = KEY,
+        status: Column | None = STATUS,
+        version: Column | None = VERSION,
+        deadline: str = "expires_at",
+        open: tuple[str, ...] = ("pending",),  # noqa: A002
+        closed_status: str = "expired",
+        extra: str = "",
+    ) -> None:
+        self.database = database
+        self.connection = database.connect()
+        self.watched = WatchedTable(
+            schema="public",
+            name=name,
+            oid=0,
+            key=key,
+            deadline=Column(deadline, "timestamp with time zone"),
+            status=status,
+            version=version,
+            open=frozenset(open) if status else frozenset(),
+            closed_status=closed_status,
+        )
+        columns = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in key]
+        columns.append(sql.SQL("{} timestamptz").format(sql.Identifier(deadline)))
+        columns += [
+            sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in (status, version) if c is not None
+        ]
+        columns.append(sql.SQL("closed_at timestamptz"))
+        if extra:
+            columns.append(sql.SQL(extra))
+        self.connection.execute(
+            sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
+                sql.Identifier(name),
+                sql.SQL(", ").join(columns),
+                sql.SQL(", ").join(sql.Identifier(c.name) for c in key),
+            )
+        )
+
+    def insert(self, *keys: Any, due_in_s: float | None = -1, status: str = "pending", version: int = 0) -> None:
+        """Orders due `due_in_s` from now by the database's clock; a key of several columns is a tuple."""
+        table = self.watched
+        for key in keys:
+            values: dict[str, Any] = dict(
+                zip((c.name for c in table.key), key if isinstance(key, tuple) else (key,), strict=True)
+            )
+            if table.status:
+                values[table.status.name] = status
+            if table.version:
+                values[table.version.name] = version
+            self.connection.execute(
+                sql.SQL("INSERT INTO {} ({}, {}) VALUES ({}, clock_timestamp() + %s * interval '1 s')").format(
+                    identifier(table.name),
+                    sql.SQL(", ").join(map(identifier, values)),
+                    identifier(table.deadline.name),
+                    sql.SQL(", ").join([sql.Placeholder()] * len(values)),
+                ),
+                [*values.values(), due_in_s],
+            )
+
+    def statuses(self) -> list[str]:
+        """In the order of the key."""
+        query = sql.SQL("SELECT status::text FROM {} ORDER BY {}").format(
+            sql.Identifier(self.watched.name),
+            sql.SQL(", ").join(sql.Identifier(c.name) for c in self.watched.key),
+        )
+        return [status for (status,) in self.connection.execute(query)]
+
+    def open_table(self, **options: Any) -> PostgresTable:
+        """A connected PostgresTable; the caller disconnects it."""
+        table = PostgresTable(self.database.dsn, self.watched, SystemClock(), **options)
+        table.connect()
+        return table

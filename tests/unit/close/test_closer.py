@@ -1,0 +1,190 @@
+from collections import Counter
+
+import pytest
+
+from cdcwatch.close.closer import FAILED_BACKOFF, LOCKED_BACKOFF, Backoff, Closer
+from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed
+from cdcwatch.deadline.schedule import Due, Schedule
+from cdcwatch.instant import NEGATIVE_INFINITY_US
+
+NOW_US = 850_000_000_000_000
+
+
+@pytest.fixture
+def closer():
+    return Closer(Schedule(window_end_us=NOW_US + 10**9), random=lambda: 0.999_999)
+
+
+def take_one(closer, key=1, deadline_us=NOW_US):
+    closer.apply([(key, deadline_us, 0)])
+    (due,) = closer.take(NOW_US, 0, 10)
+    return due
+
+
+def report(due, outcome, row=None):
+    return CloseReport(unclosed=[Unclosed(due, outcome, row)])
+
+
+def test_updates_are_taken_in_order(closer):
+    assert closer.apply([(1, NOW_US + 5, 0), (2, NOW_US, 0), (1, NOW_US + 9, 1), (3, None, 0)]) == NOW_US
+    assert closer.apply([(2, None, 1)]) is None
+    assert closer.take(NOW_US + 8, 0, 10) == []
+    assert closer.delay_us(NOW_US + 8, 0) == 1
+    assert closer.take(NOW_US + 9, 0, 10) == [Due(1, NOW_US + 9, 1)]
+    assert closer.delay_us(NOW_US, 0) is None
+
+
+def test_a_closed_order_is_done(closer):
+    due = take_one(closer)
+    settled = closer.settle(CloseReport(closed=[Closed(1, due.deadline_us, 1, NOW_US + 70)]), 0)
+    assert settled.outcomes == Counter({Outcome.CLOSED: 1})
+    assert settled.lateness_us == [70]
+    assert not settled.stalled
+    assert len(closer) == 0
+
+
+def test_the_lateness_of_minus_infinity_says_nothing(closer):
+    closer.apply([(1, NEGATIVE_INFINITY_US, 0)])
+    assert closer.take(NOW_US, 0, 1)
+    settled = closer.settle(CloseReport(closed=[Closed(1, NEGATIVE_INFINITY_US, 1, NOW_US)]), 0)
+    assert settled.lateness_us == []
+
+
+def test_what_moved_is_armed_again(closer):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.MOVED, CurrentRow("pending", 4, NOW_US + 100, False)), 0)
+    assert closer.schedule.get(1) == Due(1, NOW_US + 100, 4)
+
+
+def test_a_version_that_moved_is_due_at_once(closer):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.MOVED, CurrentRow("pending", 4, NOW_US, True)), 0)
+    assert closer.take(NOW_US, 0, 10) == [Due(1, NOW_US, 4)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.MOVED, Outcome.NOT_DUE, Outcome.LOCKED, Outcome.FAILED])
+def test_the_streams_word_wins_over_what_was_read_again(closer, outcome):
+    due = take_one(closer)
+    closer.apply([(1, NOW_US + 500, 9)])
+    closer.settle(report(due, outcome, CurrentRow("pending", 4, NOW_US + 100, False)), 0)
+    assert closer.schedule.get(1) == Due(1, NOW_US + 500, 9)
+    assert closer.retrying == 0
+
+
+@pytest.mark.parametrize("update", [(1, None, 1), (1, NOW_US + 5, 1)])
+def test_the_streams_word_ends_a_retry(closer, update):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.LOCKED), 0)
+    closer.apply([update])
+    assert closer.retrying == 0
+    assert closer.take(NOW_US, 10**12, 10) == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PAID, Outcome.GONE, Outcome.CLEARED, Outcome.ALREADY_CLOSED])
+def test_an_end_is_an_end(closer, outcome):
+    due = take_one(closer)
+    closer.settle(report(due, outcome), 0)
+    assert len(closer) == 0
+
+
+def test_a_held_order_is_tried_again_ever_more_rarely(closer):
+    due = take_one(closer)
+    monotonic_us = 0
+    pauses = []
+    for _ in range(12):
+        closer.settle(report(due, Outcome.LOCKED), monotonic_us)
+        pause_us = closer.delay_us(NOW_US, monotonic_us)
+        assert closer.take(NOW_US + 10**12, monotonic_us + pause_us - 1, 10) == []
+        monotonic_us += pause_us
+        assert closer.take(NOW_US - 10**12, monotonic_us, 10) == [due]
+        pauses.append(pause_us)
+    assert pauses[0] == pytest.approx(LOCKED_BACKOFF.first_us, rel=0.01)
+    assert pauses[1] == pytest.approx(2 * pauses[0], rel=0.01)
+    assert pauses[-1] == pytest.approx(LOCKED_BACKOFF.longest_us, rel=0.01)
+
+
+def test_a_failing_order_waits_longer_than_a_held_one(closer):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.FAILED), 0)
+    assert closer.delay_us(NOW_US, 0) == pytest.approx(FAILED_BACKOFF.first_us, rel=0.01)
+
+
+def test_second_attempts_share_no_batch_with_first_ones_and_neither_starves(closer):
+    for key in range(4):
+        closer.settle(report(take_one(closer, key), Outcome.FAILED), 0)
+    closer.apply([(key, NOW_US, 0) for key in range(100, 104)])
+    late_us = 10**12
+    batches = [[due.key for due in closer.take(NOW_US, late_us, 2)] for _ in range(5)]
+    assert batches == [[0, 1], [100, 101], [2, 3], [102, 103], []]
+
+
+def test_a_batch_of_nothing_but_fresh_failures_stalls(closer):
+    due, other = take_one(closer, 1), take_one(closer, 2)
+    failed = report(due, Outcome.FAILED)
+    assert closer.settle(failed, 0).stalled
+    assert not closer.settle(failed, 0).stalled  # known by now: it says nothing about the others
+    mixed = report(other, Outcome.FAILED)
+    mixed.closed.append(Closed(3, NOW_US, 1, NOW_US))
+    assert not closer.settle(mixed, 0).stalled
+    assert not closer.settle(CloseReport(), 0).stalled
+
+
+def test_a_batch_given_back_is_due_again(closer):
+    due = take_one(closer)
+    closer.give_back([due], 0)
+    assert closer.take(NOW_US, 0, 10) == [due]
+
+
+def test_a_second_attempt_given_back_keeps_its_count(closer):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.LOCKED), 0)
+    (again,) = closer.take(NOW_US, 10**6, 10)
+    closer.give_back([again], 10**6)
+    closer.give_back([again], 10**6)
+    assert closer.take(NOW_US, 10**6, 10) == [due]
+    assert closer.take(NOW_US, 10**6, 10) == []
+    closer.settle(report(due, Outcome.LOCKED), 10**6)
+    assert closer.delay_us(NOW_US, 10**6) == pytest.approx(2 * LOCKED_BACKOFF.first_us, rel=0.01)
+
+
+def test_the_streams_word_stands_against_a_batch_given_back(closer):
+    due = take_one(closer)
+    closer.apply([(1, NOW_US + 7, 2)])
+    closer.give_back([due], 0)
+    assert closer.schedule.get(1) == Due(1, NOW_US + 7, 2)
+
+
+def test_what_is_loaded_gives_way_to_the_stream_and_to_retries(closer):
+    closer.apply([(1, NOW_US + 3, 5)])
+    locked = take_one(closer, 2)
+    closer.settle(report(locked, Outcome.LOCKED), 0)
+    loaded = [Due(1, NOW_US, 0), Due(2, NOW_US, 0), Due(3, NOW_US + 2, 0), Due(4, NOW_US + 10**10, 0)]
+    assert closer.load(loaded) == NOW_US + 2
+    assert closer.schedule.get(1) == Due(1, NOW_US + 3, 5)
+    assert {key for key in (1, 2, 3, 4) if key in closer.schedule} == {1, 3}
+    assert len(closer) == 3
+
+
+def test_an_emptied_table_leaves_nothing(closer):
+    locked = take_one(closer, 2)
+    closer.settle(report(locked, Outcome.LOCKED), 0)
+    closer.apply([(1, NOW_US, 0)])
+    closer.clear()
+    assert len(closer) == 0
+    assert closer.take(NOW_US, 10**12, 10) == []
+
+
+def test_stale_retries_are_bounded(closer):
+    due = take_one(closer)
+    for attempt in range(1000):
+        closer.settle(report(due, Outcome.LOCKED), attempt)
+        closer.apply([(1, NOW_US, 0)])
+        closer.take(NOW_US, 0, 10)
+    assert len(closer._retry_heap) <= 64 + 2
+
+
+def test_jitter_spreads_what_was_refused_together():
+    backoff = Backoff(1_000, 1_000_000)
+    assert backoff.delay_us(1, 0.0) == 250
+    assert backoff.delay_us(10**6, 0.0) == 250_000
+    assert backoff.delay_us(4, 0.5) == int(8_000 * 0.625)
