@@ -145,7 +145,11 @@ def _interruptible() -> Iterator[None]:
 def _print_blockers(blockers: "Sequence[Blocker]") -> None:
     """On stderr, from the watching thread."""
     for blocker in blockers:
-        age = "of unknown age" if blocker.age_s is None else f"{duration_text(blocker.age_s)} old"
+        age = (
+            "of unknown age (a member of pg_read_all_stats sees it)"
+            if blocker.age_s is None
+            else f"{duration_text(blocker.age_s)} old"
+        )
         who = f"pid {blocker.pid}" if blocker.pid is not None else "no process"
         print(
             f"waiting for a transaction {age}: {who}, {blocker.application or 'no application name'},"
