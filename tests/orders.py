@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from cdcwatch.close.clock import SystemClock
 from cdcwatch.close.statements import identifier
@@ -94,7 +95,8 @@ class Orders:
         return [status for (status,) in self.connection.execute(query)]
 
     def open_table(self, **options: Any) -> PostgresTable:
-        """A connected PostgresTable; the caller disconnects it."""
-        table = PostgresTable(self.database.dsn, self.watched, SystemClock(), **options)
+        """A connected PostgresTable; the caller disconnects it. A statement that would wait for ever is cancelled."""
+        dsn = make_conninfo(self.database.dsn, options="-c statement_timeout=15s")
+        table = PostgresTable(dsn, self.watched, SystemClock(), **options)
         table.connect()
         return table

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdcwatch.close.clock import DatabaseClock
-from cdcwatch.close.workers import CLOCK_SAMPLES, RECONNECT
+from cdcwatch.close.workers import CLOCK_SAMPLES, RECONNECT, log_mistake
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
@@ -93,10 +93,10 @@ class Window:
                     if not self._last_error:
                         log.warning("the window can't be read: %s", error)
                     self._fail(str(error), failures)
-                except Exception:
+                except Exception as error:  # noqa: BLE001 - see below
                     # A mistake of ours must not end the thread: orders would no longer be loaded, unseen.
                     failures += 1
-                    log.exception("the window can't be read")
+                    log_mistake(log, "the window can't be read", error)
                     self._fail("the window can't be read: see the log", failures)
                 else:
                     failures = 0

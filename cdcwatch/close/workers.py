@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import traceback
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cdcwatch.close.agenda import Work
@@ -38,6 +39,11 @@ class CloseObserver(Protocol):
 
     def database_lost(self, error: CdcwatchError) -> None:
         """A connection broke or could not be made."""
+
+
+def log_mistake(logger: logging.Logger, what: str, error: Exception) -> None:
+    """Logs where an unforeseen error came from, without its message: that may quote a row."""
+    logger.error("%s: %s\n%s", what, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
 
 
 class NoObserver:
@@ -130,10 +136,10 @@ class Workers:
                     failures += 1
                     self._lose(number, table, error)
                     self._pause(RECONNECT, failures)
-                except Exception:
+                except Exception as error:  # noqa: BLE001 - see below
                     # A mistake of ours must not end the thread: the orders were given back, others may go on.
                     failures += 1
-                    log.exception("a close worker failed")
+                    log_mistake(log, "a close worker failed", error)
                     self._lose(number, table, CdcwatchError("a close worker failed", remedy="see the log"))
                     self._pause(RECONNECT, failures)
                 else:
