@@ -1,0 +1,57 @@
+"""`python -m bench`: measures, prints tables and writes RESULTS.md. Exit status 1 when the figures don't hold."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import read, report, servers
+from cdcwatch.local.binaries import find_postgres
+from cdcwatch.local.kafka import KAFKA_VERSION
+
+if TYPE_CHECKING:
+    from bench.report import Table
+    from cdcwatch.local import LocalKafka
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+NAMES = ("read",)
+
+
+def main() -> int:
+    """Every measurement in turn, or the one that is named."""
+    arguments = _arguments()
+    tables: list[Table] = []
+    with servers.kafka() as broker:
+        for name in NAMES if arguments.only is None else [arguments.only]:
+            made = _measure(name, broker, arguments)
+            print("\n" + "\n".join(table.text() for table in made), flush=True)
+            tables += made
+    if not arguments.no_results:
+        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        conditions = f"PostgreSQL {find_postgres().major} with wal2json, Apache Kafka {KAFKA_VERSION}"
+        RESULTS.write_text(report.document(tables, servers=conditions, rounds=arguments.rounds, command=command))
+        print(f"written: {RESULTS}")
+    return 1 if any(table.problems for table in tables) else 0
+
+
+def _measure(name: str, broker: LocalKafka, arguments: argparse.Namespace) -> list[Table]:
+    return read.measure(broker, events=arguments.events, rounds=arguments.rounds, only=arguments.reader)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each reader reads (default 3)")
+    parser.add_argument("--events", type=int, default=450_000, help="row changes to read (default 450000)")
+    parser.add_argument(
+        "--reader", default="", metavar="TEXT", help="only readers whose name holds this, and the baseline"
+    )
+    parser.add_argument("--no-results", action="store_true", help="print only; leave RESULTS.md as it is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

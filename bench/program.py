@@ -1,0 +1,47 @@
+"""cdcwatch as it is run: its command, and its configuration in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from bench.servers import SLOT
+
+if TYPE_CHECKING:
+    from bench.servers import Database, Topic
+
+_PROGRAM = Path(sys.executable).with_name("cdcwatch")
+
+
+def configuration(
+    directory: Path, base: Database, *, topic: Topic | None, delivery: str = "", slot: str = SLOT, plugin: str = ""
+) -> Path:
+    """A TOML file with what differs from the defaults; without a topic: `sink.kind = "none"`."""
+    sections: dict[str, dict[str, str]] = {
+        "postgres": {"dsn": base.dsn},
+        "slot": {"name": slot, "plugin": plugin or "wal2json"},
+        "sink": {"kind": "kafka" if topic else "none"},
+        "telemetry": {"listen": ""},
+    }
+    if topic is not None:
+        sections["kafka"] = {
+            "bootstrap_servers": topic.broker.bootstrap_servers,
+            "topic": topic.name,
+            "delivery": delivery,
+        }
+    lines = []
+    for name, keys in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {orjson.dumps(value).decode()}" for key, value in keys.items()]
+    lines += ["[close]", 'set = { closed_at = "clock_timestamp()" }']
+    path = directory / "cdcwatch.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run_command(path: Path, *arguments: str) -> list[str]:
+    """`cdcwatch run` with that configuration."""
+    return [str(_PROGRAM), "run", "-c", str(path), *arguments]
