@@ -1,0 +1,98 @@
+"""The ledger: a trigger writes every committed row change, closes included, with the time it was made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import psycopg
+
+SCHEMA = """
+CREATE TABLE orders (
+  id bigint PRIMARY KEY, status text NOT NULL DEFAULT 'pending', expires_at timestamptz NOT NULL,
+  version int NOT NULL DEFAULT 0, note text);
+CREATE INDEX orders_open ON orders (expires_at) WHERE status = 'pending';
+CREATE UNIQUE INDEX orders_identity ON orders (id, status, expires_at);
+ALTER TABLE orders REPLICA IDENTITY USING INDEX orders_identity;
+CREATE TABLE ledger (
+  seq bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  old_id bigint, new_id bigint, old_status text, new_status text, old_deadline timestamptz, new_deadline timestamptz);
+CREATE FUNCTION write_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO ledger (old_id, new_id, old_status, new_status, old_deadline, new_deadline)
+  VALUES (OLD.id, NEW.id, OLD.status, NEW.status, OLD.expires_at, NEW.expires_at);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER ledger AFTER INSERT OR UPDATE OR DELETE ON orders FOR EACH ROW EXECUTE FUNCTION write_ledger();
+"""
+
+
+class Entry(NamedTuple):
+    """One committed row change. Of one key the entries are in the order of its changes: the row was locked."""
+
+    at: datetime
+    old_id: int | None
+    new_id: int | None
+    old_status: str | None
+    new_status: str | None
+    old_deadline: datetime | None
+    new_deadline: datetime | None
+
+
+class Said(NamedTuple):
+    """What the topic must say of one change of one key."""
+
+    type: str
+    deadline: datetime | None
+    previous: datetime | None
+    reason: str | None
+
+
+def read_ledger(connection: psycopg.Connection[Any]) -> list[Entry]:
+    """All of it."""
+    rows = connection.execute(
+        "SELECT at, old_id, new_id, old_status, new_status, old_deadline, new_deadline FROM ledger ORDER BY seq"
+    )
+    return [Entry(*row) for row in rows]
+
+
+def expected_events(ledger: list[Entry]) -> dict[int, list[Said]]:
+    """Key to what its subscribers must see, in order. For a table whose replica identity logs status and deadline."""
+    expected: dict[int, list[Said]] = defaultdict(list)
+    for entry in ledger:
+        was = entry.old_deadline if entry.old_status == "pending" else None
+        live = entry.new_deadline if entry.new_status == "pending" else None
+        if entry.old_id is not None and entry.old_id != entry.new_id:
+            if was is not None:
+                expected[entry.old_id].append(Said("deadline.cancelled", None, was, "deleted"))
+            was = None
+        if entry.new_id is None or was == live:
+            continue
+        if live is None:
+            kind, reason = ("expired", None) if entry.new_status == "expired" else ("cancelled", entry.new_status)
+            said = Said(f"deadline.{kind}", entry.new_deadline, was, reason)
+        else:
+            said = Said("deadline.scheduled" if was is None else "deadline.moved", live, was, None)
+        expected[entry.new_id].append(said)
+    return expected
+
+
+def closes(ledger: list[Entry]) -> list[Entry]:
+    """The entries in which an order was closed."""
+    return [entry for entry in ledger if entry.new_status == "expired" and entry.old_status != "expired"]
+
+
+def assert_closes(ledger: list[Entry], connection: psycopg.Connection[Any]) -> None:
+    """Each close found the order open and due, and nothing due was left open."""
+    for entry in closes(ledger):
+        assert entry.old_status == "pending", f"closed in status {entry.old_status}: {entry}"
+        assert entry.old_deadline == entry.new_deadline
+        assert entry.old_deadline is not None
+        assert entry.old_deadline <= entry.at, f"closed early: {entry}"
+    ((left,),) = connection.execute(
+        "SELECT count(*) FROM orders WHERE status = 'pending' AND expires_at < clock_timestamp() - interval '1 s'"
+    )
+    assert left == 0, f"{left} due orders were left open"

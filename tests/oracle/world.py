@@ -1,0 +1,204 @@
+"""One database, topic and configuration with which `cdcwatch run` is started, killed and judged."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from cdcwatch.lsn import parse_lsn
+from tests.command import cdcwatch, write_configuration
+from tests.oracle.ledger import SCHEMA, assert_closes, expected_events, read_ledger
+from tests.oracle.subscriber import Record, assert_topic, read_topic
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from typing import Self
+
+    from tests.services import Database
+
+READY_TIMEOUT_S = 60
+SLOT = "orders"
+
+
+class Process:
+    """A running `cdcwatch run`."""
+
+    def __init__(self, configuration: Path, log: Path, *arguments: str) -> None:
+        self._log = log.open("ab")
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "cdcwatch", "run", "-c", str(configuration), "--debug", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._ready = threading.Event()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            if line.strip() == "READY":
+                self._ready.set()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait_ready(self) -> None:
+        """Until it says READY; AssertionError when it ends before."""
+        wait_until(lambda: self._ready.is_set() or not self.is_running, READY_TIMEOUT_S, "READY")
+        assert self._ready.is_set(), f"cdcwatch ended with {self._popen.returncode}"
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._popen.kill()
+        self.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def stop(self, *, exit_code: int = 0) -> None:
+        """SIGTERM, and the exit code it must end with."""
+        self.signal(signal.SIGTERM)
+        assert self.wait() == exit_code
+
+    def wait(self, timeout_s: float = 60) -> int:
+        """Its exit code."""
+        code = self._popen.wait(timeout_s)
+        self._listener.join()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+        self._log.close()
+        return code
+
+
+class World:
+    """Everything around the service."""
+
+    def __init__(
+        self,
+        database: Database,
+        bootstrap_servers: str,
+        topic: str,
+        folder: Path,
+        extra: str = "",
+        *,
+        kafka: Mapping[str, str] | None = None,
+    ) -> None:
+        self.database, self.bootstrap_servers, self.topic, self._folder = database, bootstrap_servers, topic, folder
+        self.slot = f"{SLOT}_{database.name}"[:63].lower()
+        self.connection = database.connect()
+        self.log = folder / "cdcwatch.log"
+        self.configuration = write_configuration(
+            folder / "cdcwatch.toml",
+            database.dsn,
+            f'[slot]\nname = "{self.slot}"\n'
+            f'[kafka]\nbootstrap_servers = "{bootstrap_servers}"\ntopic = "{topic}"\n'
+            + "".join(f'{name} = "{value}"\n' for name, value in (kafka or {}).items())
+            + '[telemetry]\nlisten = ""\n'
+            + extra,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def install(self) -> None:
+        """Table, ledger and slot."""
+        self.connection.execute(SCHEMA)
+        self.create_slot()
+
+    def create_slot(self) -> None:
+        created = cdcwatch("slot", "create", "-c", self.configuration)
+        assert created.code == 0, created.said
+
+    def run(self, *arguments: str) -> Process:
+        """Starts the service."""
+        return Process(self.configuration, self.log, *arguments)
+
+    @contextlib.contextmanager
+    def running(self, *arguments: str) -> Iterator[Process]:
+        """A service that is ready; stopped at the end, killed where the test failed."""
+        process = self.run(*arguments)
+        try:
+            process.wait_ready()
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        if process.is_running:
+            process.stop()
+
+    def confirmed_lsn(self) -> int:
+        """The slot's confirmed_flush_lsn."""
+        ((text,),) = self.connection.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
+        )
+        return parse_lsn(text)
+
+    def current_lsn(self) -> int:
+        ((text,),) = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text")
+        return parse_lsn(text)
+
+    def wait_confirmed(self, lsn: int | None = None, timeout_s: float = 60) -> None:
+        """Until the slot is confirmed up to there (now)."""
+        target = self.current_lsn() if lsn is None else lsn
+        wait_until(lambda: self.confirmed_lsn() >= target, timeout_s, f"confirmed_flush_lsn >= {target:X}")
+
+    def wait_nothing_due(self, timeout_s: float = 60) -> None:
+        """Until no order is pending."""
+        wait_until(
+            lambda: not self.scalar("SELECT count(*) FROM orders WHERE status = 'pending'"), timeout_s, "all closed"
+        )
+
+    def scalar(self, query: str, *values: Any) -> Any:
+        row = self.connection.execute(query, values or None).fetchone()  # type: ignore[call-overload]
+        assert row is not None
+        return row[0]
+
+    def records(self) -> list[Record]:
+        return read_topic(self.bootstrap_servers, self.topic)
+
+    def wait_topic_committed(self) -> None:
+        """Until no transaction of the topic is open, so that a subscriber sees all there is."""
+        options = {"bootstrap.servers": self.bootstrap_servers, "group.id": "ends"}
+        committed = Consumer({**options, "isolation.level": "read_committed"})
+        all_there = Consumer({**options, "isolation.level": "read_uncommitted"})
+        try:
+            for partition in committed.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
+                place = TopicPartition(self.topic, partition)
+
+                def is_closed(place: TopicPartition = place) -> bool:
+                    try:
+                        ends = [c.get_watermark_offsets(place, timeout=5)[1] for c in (committed, all_there)]
+                    except KafkaException:
+                        return False
+                    return ends[0] == ends[1]
+
+                wait_until(is_closed, 30, "no open transaction")
+        finally:
+            committed.close()
+            all_there.close()
+
+    def judge(self, *, exactly_once: bool = True) -> list[Record]:
+        """The oracle, once everything is closed, confirmed and stopped; the topic's records."""
+        ledger = read_ledger(self.connection)
+        assert_closes(ledger, self.connection)
+        records = self.records()
+        assert_topic(records, expected_events(ledger), exactly_once=exactly_once)
+        return records
