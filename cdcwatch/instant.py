@@ -23,11 +23,15 @@ _UNIX_TO_POSTGRES_US: Final = 946_684_800 * _SECOND_US
 _DAYS_PER_400_YEARS = 146_097
 _DAYS_TO_2000: Final = datetime(2000, 1, 1, tzinfo=UTC).toordinal()
 _LONGEST_MICROSECONDS = 6
+_WHOLE_SECOND_LENGTH: Final = len("2026-11-30 10:15:00+00")
 
 _TEXT = re.compile(
-    r"(\d{4,6})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
-    r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?)( BC)?"
+    r"(\d{4,6})-(\d\d)-(\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?"
+    r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?)( BC)?",
+    re.ASCII,
 )
+_MINUTE = re.compile(r"(\d{4})-(\d\d)-(\d\d) ([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_SECONDS_US: Final = {f":{second:02d}": second * _SECOND_US for second in range(60)}
 
 
 def parse_instant(text: str) -> int:
@@ -39,19 +43,26 @@ def parse_instant(text: str) -> int:
     # The form a session pinned to UTC and ISO sends, without building a datetime.
     if text[-3:] == "+00" and text[4:5] == "-" and text[10:11] == " ":
         try:
-            us = _minute_us(text[:16]) + int(text[17:19]) * _SECOND_US
-            fraction = text[20:-3]
-        except ValueError:
+            us = _minute_us(text[:16]) + _SECONDS_US[text[16:19]]
+        except (ValueError, KeyError):
             return _parse_any(text)
-        return us + int(fraction.ljust(_LONGEST_MICROSECONDS, "0")) if fraction else us
+        fraction = text[20:-3]
+        if not fraction:
+            return us if len(text) == _WHOLE_SECOND_LENGTH else _parse_any(text)
+        if text[19] == "." and len(fraction) <= _LONGEST_MICROSECONDS and fraction.isdecimal() and fraction.isascii():
+            return us + int(fraction.ljust(_LONGEST_MICROSECONDS, "0"))
     return _parse_any(text)
 
 
 @lru_cache(maxsize=4096)
 def _minute_us(text: str) -> int:
     """`2026-11-30 10:15` to microseconds."""
-    day = datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
-    return (day.toordinal() - _DAYS_TO_2000) * _DAY_US + (day.hour * 60 + day.minute) * 60 * _SECOND_US
+    match = _MINUTE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a minute in ISO form")
+    year, month, day, hour, minute = (int(part) for part in match.groups())
+    days = datetime(year, month, day, tzinfo=UTC).toordinal() - _DAYS_TO_2000
+    return days * _DAY_US + (hour * 60 + minute) * _MINUTE_US
 
 
 def _parse_any(text: str) -> int:
@@ -63,6 +74,8 @@ def _parse_any(text: str) -> int:
     if match is None:
         raise ValueError("not a timestamptz in ISO form with its offset")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    if year == 0:
+        raise ValueError("there is no year 0")
     if match[13]:
         year = 1 - year  # there is no year 0 in the text: 1 BC is astronomical year 0
     us = _days_since_2000(year, month, day) * _DAY_US + ((hour * 60 + minute) * 60 + second) * _SECOND_US
