@@ -15,7 +15,7 @@ from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
 from cdcwatch.lsn import parse_lsn
-from cdcwatch.table import INTEGER_TYPES, Key, WatchedTable, canonical_key
+from cdcwatch.table import Key, WatchedTable, canonical_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,7 @@ _COLUMNS_MARK: Final = b'"columns":[{"name":"'
 _IDENTITY_MARK: Final = b'}],"identity":[{"name":"'
 _BETWEEN_COLUMNS: Final = b'},{"name":"'
 _MOST_STATUSES: Final = 1000
+_LONGEST_INTEGER: Final = len("-9223372036854775808")
 _Places = tuple[int, int, int, int]
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
@@ -56,8 +57,8 @@ class Wal2JsonDecoder:
         self._status = table.status.name if table.status else None
         self._version = table.version.name if table.version else None
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
-        exact = any(column.type not in INTEGER_TYPES and _is_number(column.type) for column in table.key)
-        self._loads: Callable[[Any], Any] = _loads_exactly if exact else orjson.loads
+        exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
+        self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
         self._cutter = _Cutter(table) if table.has_integer_key and table.status and table.version else None
 
     def options(self) -> Mapping[str, str]:
@@ -84,12 +85,12 @@ class Wal2JsonDecoder:
             if action in "IUD":
                 return self._change(action, parsed)
             if action == "B":
-                return Begin(parse_lsn(parsed["lsn"]), parse_instant(parsed["timestamp"]), parsed["xid"])
+                return Begin(parse_lsn(parsed["lsn"]), parse_instant(parsed["timestamp"]), _integer(parsed["xid"]))
             if action == "C":
                 return Commit(parse_lsn(parsed["lsn"]), parse_lsn(parsed["nextlsn"]))
             if action == "T":
                 return Truncate() if self._is_ours(parsed) else None
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             # The kind of error only: the text of it may quote the row.
             kind = type(error).__name__
             raise DecodeError(f"wal2json sent a line that can't be read ({kind})", remedy=_REMEDY) from None
@@ -119,10 +120,7 @@ class Wal2JsonDecoder:
 
     def _key_of(self, values: Mapping[str, Any]) -> Key:
         if self._integer_key:
-            key = values[self._key[0]]
-            if type(key) is not int:
-                raise TypeError
-            return key
+            return _integer(values[self._key[0]])
         return canonical_key([_text(values[name]) for name in self._key], integer=False)
 
     def _row(self, values: Mapping[str, Any]) -> Row:
@@ -136,7 +134,7 @@ class Wal2JsonDecoder:
         return Row(
             None if deadline is None else parse_instant(deadline),
             status if status is None or type(status) is str else _text(status),
-            values[self._version] if self._version else None,
+            _version(values[self._version]) if self._version else None,
         )
 
     def _old_row(self, identity: Mapping[str, Any]) -> Row | None:
@@ -148,7 +146,7 @@ class Wal2JsonDecoder:
         return Row(
             None if deadline is None else parse_instant(deadline),
             status if status is None or type(status) is str else _text(status),
-            identity.get(self._version) if self._version else None,
+            _version(identity.get(self._version)) if self._version else None,
         )
 
 
@@ -262,10 +260,35 @@ def _text(value: Any) -> str:
     raise TypeError
 
 
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _version(value: Any) -> int | None:
+    return None if value is None else _integer(value)
+
+
 def _is_number(type_name: str) -> bool:
     return type_name.startswith(("numeric", "real", "double precision"))
 
 
-def _loads_exactly(payload: bytes | memoryview) -> Any:
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        # Some column's numeric has more digits than a double holds: no reason to stop.
+        return _loads_exactly(line)
+
+
+def _loads_exactly(line: bytes) -> Any:
     """JSON with every fractional number as its text: 1.10 stays 1.10."""
-    return json.loads(bytes(payload), parse_float=str)
+    return json.loads(line.decode(), parse_float=str, parse_int=_exact_integer)
+
+
+def _exact_integer(digits: str) -> int | str:
+    # Python makes no integers of thousands of digits; no integer type of PostgreSQL has more than 19.
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else digits
