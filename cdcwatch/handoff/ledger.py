@@ -61,6 +61,8 @@ def read_progress(settings: KafkaSettings, slot: str) -> Progress | None:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
+            # The end shows as an empty answer, for which a broker would let us wait half a second.
+            "fetch.wait.max.ms": 10,
         },
     )
     try:

@@ -26,7 +26,7 @@ class Outbox:
     """Shared by the reader's thread and the publisher's."""
 
     def __init__(self, limit_bytes: int, on_flush: Callable[[], None]) -> None:
-        """`on_flush` is called from the publisher's thread when `flush_lsn` has advanced."""
+        """`on_flush` is called, from any thread, when `flush_lsn` has advanced or nothing more will be offered."""
         self._limit_bytes = limit_bytes
         self._on_flush = on_flush
         self._changed = threading.Condition()
@@ -132,6 +132,7 @@ class Outbox:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._on_flush()
 
     @property
     def is_drained(self) -> bool:

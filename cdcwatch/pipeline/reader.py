@@ -120,6 +120,12 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         """Until stopped or failed."""
+        try:
+            self._run()
+        finally:
+            self._outbox.close()  # nobody else offers
+
+    def _run(self) -> None:
         backoff = Backoff(first_s=0.1, most_s=5.0)
         announced = None
         while not self._stop_requested.is_set():
@@ -193,6 +199,8 @@ class Reader(threading.Thread):
     def _is_done(self, state: ReadingState, stream: SlotStream) -> bool:
         if not self._stop_requested.is_set():
             return False
-        state.stopping = True
+        if not state.stopping:
+            state.stopping = True
+            self._outbox.close()
         # The last status update must have carried what became durable last.
         return self._outbox.is_drained and state.confirmed_lsn >= min(self._outbox.flush_lsn, stream.received_lsn)

@@ -262,7 +262,6 @@ class Service:
             self._reader.request_stop()
         if self._closing is not None:
             self._closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
-        self._outbox.close()
         if self._publisher is not None:
             self._publisher.request_stop()
         if failed:
@@ -270,7 +269,7 @@ class Service:
         for thread in (self._publisher, self._reader):
             if thread is not None and thread.is_alive():
                 thread.join(max(0.1, give_up_s - time.monotonic()))
-        if not failed and not self._outbox.is_drained:
+        if not failed and not self._outbox.is_idle:
             self._error = NotDurableError(
                 f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
                 remedy="start again: they are read again from the slot and published",
