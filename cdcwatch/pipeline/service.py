@@ -258,6 +258,7 @@ class Service:
         """At most STOP_TIMEOUT_S; NotDurableError when something that was read is not durable by then."""
         give_up_s = time.monotonic() + STOP_TIMEOUT_S
         failed = self._error is not None
+        _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
         if self._reader is not None:
             self._reader.request_stop()
         if self._closing is not None:
