@@ -1,0 +1,33 @@
+"""What the documentation shows is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdcwatch.settings import Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_configuration_page_shows_every_default(tmp_path: Path) -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    shown = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    file = tmp_path / "shown.toml"
+    file.write_text(shown[1])
+    assert load_settings(file, {}) == Settings()
+    keys = set(re.findall(r"^(\w+) =", shown[1], re.MULTILINE)) | {"set", "client", "claim"}
+    for section in Settings().__struct_fields__:
+        for key in getattr(Settings(), section).__struct_fields__:
+            assert key in keys, f"[{section}] {key} is not shown"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
