@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import read, report, servers
+from bench import lateness, read, report, servers, visible
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.kafka import KAFKA_VERSION
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cdcwatch.local import LocalKafka
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-NAMES = ("read",)
+NAMES = ("read", "lateness", "visible")
 
 
 def main() -> int:
@@ -32,23 +32,27 @@ def main() -> int:
     if not arguments.no_results:
         command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
         conditions = f"PostgreSQL {find_postgres().major} with wal2json, Apache Kafka {KAFKA_VERSION}"
-        RESULTS.write_text(report.document(tables, servers=conditions, rounds=arguments.rounds, command=command))
+        RESULTS.write_text(report.document(tables, servers=conditions, command=command))
         print(f"written: {RESULTS}")
     return 1 if any(table.problems for table in tables) else 0
 
 
 def _measure(name: str, broker: LocalKafka, arguments: argparse.Namespace) -> list[Table]:
-    return read.measure(broker, events=arguments.events, rounds=arguments.rounds, only=arguments.reader)
+    if name == "read":
+        return read.measure(broker, events=arguments.events, rounds=arguments.rounds, only=arguments.reader)
+    if name == "lateness":
+        return lateness.measure(broker, rounds=arguments.lateness_rounds)
+    return visible.measure(broker, rows=arguments.rows)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each reader reads (default 3)")
-    parser.add_argument("--events", type=int, default=450_000, help="row changes to read (default 450000)")
-    parser.add_argument(
-        "--reader", default="", metavar="TEXT", help="only readers whose name holds this, and the baseline"
-    )
+    parser.add_argument("--events", type=int, default=450_000, help="read: row changes (default 450000)")
+    parser.add_argument("--rounds", type=int, default=3, help="read: rounds (default 3)")
+    parser.add_argument("--reader", default="", metavar="TEXT", help="read: only those whose name holds this")
+    parser.add_argument("--lateness-rounds", type=int, default=1, help="lateness: rounds (default 1)")
+    parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--no-results", action="store_true", help="print only; leave RESULTS.md as it is")
     return parser.parse_args()
 

@@ -161,10 +161,10 @@ def process_cpu_s(pid: int) -> float:
 def tree_cpu_s(pid: int) -> float:
     """The same with its living children: a PostgreSQL server, by its postmaster."""
     total_s = process_cpu_s(pid)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                fields = _stat(int(entry))
+                fields = _stat(int(entry.name))
                 if fields[1] == pid:
                     total_s += sum(fields[11:13]) / _TICKS_A_SECOND
     return total_s

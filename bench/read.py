@@ -120,7 +120,7 @@ def _cdcwatch(place: Place, *, delivery: str) -> list[str]:
 
 
 def measure(broker: LocalKafka, *, events: int, rounds: int, only: str = "") -> list[Table]:
-    """Every reader in every round, every other round backwards. `only`: readers whose name holds it, and the baseline."""
+    """Every reader in every round, every other round backwards. `only`: the baseline, and those whose name holds it."""
     chosen = [reader for reader in readers() if reader.name == BASELINE or only in reader.name]
     table = Table(
         f"read: {events:,} changes from a slot",
@@ -138,7 +138,8 @@ def measure(broker: LocalKafka, *, events: int, rounds: int, only: str = "") -> 
                 runs[reader.name].append(run)
                 print(
                     f"read {number + 1}/{rounds}  {reader.name:44}{run.events_a_s:10,.0f} events/s"
-                    f"  cpu {run.client_cpu_s:5.2f} + {run.server_cpu_s:5.2f} + {run.broker_cpu_s:5.2f} s  load {load:.1f}",
+                    f"  cpu {run.client_cpu_s:5.2f} + {run.server_cpu_s:5.2f} + {run.broker_cpu_s:5.2f} s"
+                    f"  load {load:.1f}",
                     flush=True,
                 )
                 if run.problem:

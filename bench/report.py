@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import platform
 from dataclasses import dataclass, field
@@ -52,16 +52,16 @@ class Table:
         return len(self.columns) - 1
 
 
-def document(tables: Sequence[Table], *, servers: str, rounds: int, command: str) -> str:
+def document(tables: Sequence[Table], *, servers: str, command: str) -> str:
     """RESULTS.md."""
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     head = [
         "# Results of `python -m bench`",
         "",
-        "Ratios are taken within a round, so that the machine's drift between rounds cancels out; figures are medians of",
-        "the rounds. Only ratios of one run compare: the absolute figures are this machine's, in this hour.",
+        "Ratios are taken within a round, so that the machine's drift between rounds cancels out; figures are medians",
+        "of the rounds. Only ratios of one run compare: the absolute figures are this machine's, in this hour.",
         "",
-        f"- {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d %H:%M} UTC, `{command}`, rounds: {rounds}",
+        f"- {dt.datetime.now(tz=dt.UTC):%Y-%m-%d %H:%M} UTC, `{command}`",
         f"- {os.cpu_count()} cores, {platform.system()} {platform.machine()}; servers, clients and load all on them",
         f"- {servers}, Python {platform.python_version()}, {packages}, cdcwatch {version('cdcwatch')}",
         "",

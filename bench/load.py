@@ -1,0 +1,78 @@
+"""Orders with deadlines, in the shapes that lateness is measured in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.closers import EVERY_S
+from bench.process import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.servers import Database
+
+SCHEMA = """
+CREATE TABLE orders (
+    id bigint PRIMARY KEY, customer_id bigint, total numeric(12,2), status text NOT NULL DEFAULT 'pending',
+    version int NOT NULL DEFAULT 0, expires_at timestamptz NOT NULL, created_at timestamptz DEFAULT clock_timestamp(),
+    closed_at timestamptz
+);
+CREATE INDEX ON orders (expires_at) WHERE status = 'pending';
+"""
+_INSERT = """
+INSERT INTO orders (id, customer_id, total, expires_at)
+SELECT id, id % 977, 12.50, to_timestamp(%s::float8) + (id - %s) * %s * interval '1 s'
+FROM generate_series(%s::bigint, %s) AS id
+""".replace("id % 977", "id %% 977")
+_LEAD_S = 4.0
+_ROWS_A_COMMIT = 100
+_STEADY_ROWS_A_COMMIT = 10
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`insert` places the orders and gives the last deadline, UNIX time."""
+
+    name: str
+    orders: int
+    insert: Callable[[Database, Shape, float], float]
+    over_s: float = 0.0
+
+
+def steady(base: Database, shape: Shape, phase: float) -> float:  # noqa: ARG001 - its deadlines lie everywhere
+    """Orders come evenly over `over_s`, each due three seconds after it came."""
+    step_s = shape.over_s / shape.orders
+    began_s = time.time()
+    for first in range(1, shape.orders + 1, _STEADY_ROWS_A_COMMIT):
+        due_s = began_s + (first - 1) * step_s
+        time.sleep(max(0.0, due_s - time.time()))
+        base.rows(_INSERT, due_s + 3, first, step_s, first, first + _STEADY_ROWS_A_COMMIT - 1)
+    late_s = time.time() - began_s - shape.over_s
+    if late_s > 1:
+        raise Failure(f"the load fell {late_s:.1f} s behind: this machine is too busy")
+    return began_s + shape.over_s + 3
+
+
+def at_once(base: Database, shape: Shape, phase: float) -> float:
+    """All orders are there before the first deadline; the deadlines spread evenly over `over_s`.
+
+    `phase`, 0 to 1: where between two polls the first one lies.
+    """
+    first_s = (time.time() + _LEAD_S) // EVERY_S * EVERY_S + phase * EVERY_S
+    step_s = shape.over_s / shape.orders
+    for first in range(1, shape.orders + 1, _ROWS_A_COMMIT):
+        base.rows(_INSERT, first_s, 1, step_s, first, first + _ROWS_A_COMMIT - 1)
+    base.rows("ANALYZE orders")
+    if time.time() > first_s - 1:
+        raise Failure("the load was not done a second before the first deadline: this machine is too busy")
+    return first_s + shape.over_s
+
+
+SHAPES = (
+    Shape("1,000 orders/s for 20 s, each due 3 s later", 20_000, steady, 20.0),
+    Shape("4,000 deadlines over 20 s", 4_000, at_once, 20.0),
+    Shape("10,000 deadlines at one instant", 10_000, at_once),
+)
