@@ -166,6 +166,8 @@ class Derivation:
                 self._events.append(self._encoder.change(key, derived, self._stamp, self._ordinal))
 
     def _truncate(self, _: Truncate) -> None:
+        if self._transaction is None:
+            raise DecodeError("a truncate came outside a transaction", remedy="report this with the server's version")
         self._settle_held_delete()
         self._truncated_at.append(len(self._updates))
         if self._is_news():
