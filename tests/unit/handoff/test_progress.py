@@ -1,0 +1,49 @@
+import orjson
+import pytest
+
+from cdcwatch.deadline.position import Position, SnapshotVisibility
+from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
+
+ORIGIN = Origin("7301234567890123456", 3, 'sh"op é', "cdcwatch_orders")
+POSITION = Position(0x1_01A2_B390, 0x1_01A2_B358, 2**31)
+MARK = SnapshotMark(2**64 - 1, SnapshotVisibility(2**53 + 1, 2**63 - 1, frozenset({2**53 + 3, 2**53 + 1})))
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Progress(ORIGIN, POSITION),
+        Progress(ORIGIN, Position()),
+        Progress(ORIGIN, POSITION, MARK),
+        Progress(ORIGIN, POSITION, SnapshotMark(1, SnapshotVisibility(3, 3, frozenset()))),
+    ],
+)
+def test_there_and_back(progress):
+    back = Progress.from_json(progress.to_json())
+    assert back == progress
+    assert type(back.position) is Position
+
+
+def test_the_record_as_other_versions_read_it():
+    assert orjson.loads(Progress(ORIGIN, POSITION, MARK).to_json()) == {
+        "system_identifier": "7301234567890123456",
+        "timeline": 3,
+        "database": 'sh"op é',
+        "slot": "cdcwatch_orders",
+        "end_lsn": "1/1A2B390",
+        "commit_lsn": "1/1A2B358",
+        "ordinal": 2147483648,
+        "snapshot": {
+            "lsn": "FFFFFFFF/FFFFFFFF",
+            "xmin": "9007199254740993",
+            "xmax": "9223372036854775807",
+            "in_progress": ["9007199254740993", "9007199254740995"],
+        },
+    }
+    assert orjson.loads(Progress(ORIGIN, POSITION).to_json())["snapshot"] is None
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"not json", b'{"snapshot":null}'])
+def test_another_record_is_refused(value):
+    with pytest.raises((ValueError, KeyError)):
+        Progress.from_json(value)
