@@ -21,7 +21,7 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
-from cdcwatch.decode.wal2json import Wal2JsonDecoder
+from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
@@ -84,6 +84,7 @@ class Service:
         self._publisher: Publisher | None = None
         self._closing: Closing | None = None
         self._table: WatchedTable | None = None
+        self._server_version = 0
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ class Service:
         while not self._ended.is_set():
             try:
                 with translated(), connect(self._settings.postgres.dsn, application_name="cdcwatch") as connection:
+                    self._server_version = connection.info.server_version
                     table = load_table(connection, self._settings)
                     if self._until_current:
                         found = connection.execute(query("stream", "current_lsn")).fetchone()
@@ -148,7 +150,12 @@ class Service:
         self._reader = Reader(
             PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
             slot_name=settings.slot.name,
-            decoder=lambda: Wal2JsonDecoder(table),
+            decoder=decoder_factory(
+                settings.slot.plugin,
+                table,
+                publication=settings.slot.publication,
+                server_version=self._server_version,
+            ),
             derivation=self._derivation,
             outbox=self._outbox,
             schedule=self._closing.agenda if self._closing else None,

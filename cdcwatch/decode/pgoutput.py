@@ -1,0 +1,316 @@
+"""pgoutput, protocol version 1: PostgreSQL's own output plugin, in binary where every watched column's type allows it.
+
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate
+from cdcwatch.errors import DecodeError
+from cdcwatch.instant import parse_instant
+from cdcwatch.table import canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cdcwatch.decode.change import Message
+    from cdcwatch.table import Key, WatchedTable
+
+_BEGIN: Final = struct.Struct("!QqI")
+_COMMIT: Final = struct.Struct("!BQQq")
+_OID: Final = struct.Struct("!I")
+_COLUMN_COUNT: Final = struct.Struct("!h")
+_RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, behind the name
+_TRUNCATE: Final = struct.Struct("!IB")
+
+_NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
+_NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
+_FULL: Final = ord("f")
+_UNCHANGED_VALUE: Final = object()
+_MOST_STATUSES: Final = 1000
+_REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
+
+_TIMESTAMPTZ: Final = 1184
+_BOOLEAN: Final = 16
+_INTEGERS: Final = frozenset({20, 21, 23})
+_TEXTS: Final = frozenset({25, 1042, 1043})
+_UUID: Final = 2950
+_BINARY_TYPES: Final = frozenset(
+    {
+        "bigint",
+        "integer",
+        "smallint",
+        "text",
+        "character varying",
+        "character",
+        "uuid",
+        "boolean",
+        "timestamp with time zone",
+    }
+)
+
+
+def speaks_binary(table: WatchedTable) -> bool:
+    """Whether each watched column's binary form is one that we read; else the stream is in text."""
+    columns = [*table.key, table.deadline, table.status, table.version]
+    return all(column.type.partition("(")[0] in _BINARY_TYPES for column in columns if column is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a relation's watched columns stand in its tuples, and how they are read; from a Relation message."""
+
+    is_ours: bool
+    width: int = 0
+    key: tuple[int, ...] = ()
+    deadline: int = -1
+    status: int = -1
+    version: int = -1
+    types: tuple[int, ...] = ()
+    logs_old_row: bool = False
+    """Whether the replica identity holds deadline and status: then no old tuple means that neither changed."""
+    logs_version: bool = False
+
+
+class PgoutputDecoder:
+    """Reads the watched table's messages; relations are learnt anew on each connection."""
+
+    def __init__(self, table: WatchedTable, publication: str, *, binary: bool) -> None:
+        """`binary`: the server is PostgreSQL 14 or later, and `speaks_binary` of the table."""
+        self._table, self._publication, self._binary = table, publication, binary
+        self._integer_key = table.has_integer_key
+        self._layouts: dict[int, _Layout] = {}
+        self._statuses: dict[bytes, str] = {}
+        self._readers: dict[int, Callable[[bytes], Message | None]] = {
+            ord("B"): self._begin,
+            ord("C"): self._commit,
+            ord("R"): self._relation,
+            ord("I"): self._insert,
+            ord("U"): self._update,
+            ord("D"): self._delete,
+            ord("T"): self._truncate,
+            ord("Y"): _nothing,  # a type's name: values are read by OID
+            ord("O"): _nothing,  # a replication origin: such rows are like any other
+            ord("M"): _nothing,  # a logical message: nothing of ours
+        }
+
+    def options(self) -> Mapping[str, str]:
+        """Names the publication; the server sends its tables and columns only."""
+        name = '"' + self._publication.replace('"', '""') + '"'
+        options = {"proto_version": "1", "publication_names": name}
+        return {**options, "binary": "true"} if self._binary else options
+
+    def decode(self, payload: bytes | memoryview) -> Message | None:
+        """One message."""
+        data = bytes(payload)
+        try:
+            return self._readers[data[0]](data)
+        except (ValueError, KeyError, IndexError, struct.error) as error:
+            # The kind of error only: the text of it may quote the row.
+            kind = type(error).__name__
+            raise DecodeError(f"pgoutput sent a message that can't be read ({kind})", remedy=_REMEDY) from None
+
+    @staticmethod
+    def _begin(data: bytes) -> Begin:
+        final_lsn, time_us, xid = _BEGIN.unpack_from(data, 1)
+        return Begin(final_lsn, time_us, xid)
+
+    @staticmethod
+    def _commit(data: bytes) -> Commit:
+        _flags, commit_lsn, end_lsn, _time_us = _COMMIT.unpack_from(data, 1)
+        return Commit(commit_lsn, end_lsn)
+
+    def _relation(self, data: bytes) -> None:
+        """A table's shape as of the changes that follow: sent before the first of them and after every DDL."""
+        (relation,) = _OID.unpack_from(data, 1)
+        schema, at = _name(data, 5)
+        table, at = _name(data, at)
+        if (schema or "pg_catalog", table) != (self._table.schema, self._table.name):
+            self._layouts[relation] = _Layout(is_ours=False)
+            return
+        identity_kind = data[at]
+        (width,) = _COLUMN_COUNT.unpack_from(data, at + 1)
+        at += 3
+        places: dict[str, int] = {}
+        in_identity, types = [], []
+        for place in range(width):
+            in_identity.append(identity_kind == _FULL or bool(data[at] & 1))
+            name, at = _name(data, at + 1)
+            type_oid, _modifier = _RELATION_COLUMN.unpack_from(data, at)
+            at += _RELATION_COLUMN.size
+            places[name] = place
+            types.append(type_oid)
+        self._layouts[relation] = self._layout(width, places, in_identity, types)
+
+    def _layout(
+        self, width: int, places: Mapping[str, int], in_identity: Sequence[bool], types: Sequence[int]
+    ) -> _Layout:
+        table = self._table
+        if table.deadline.name not in places:
+            raise DecodeError(
+                f"the stream has no column {table.deadline.name!r} any more: it was dropped or renamed",
+                remedy="set table.deadline to the column's new name, and start again",
+            )
+        deadline = places[table.deadline.name]
+        status = places[table.status.name] if table.status else -1
+        version = places[table.version.name] if table.version else -1
+        return _Layout(
+            is_ours=True,
+            width=width,
+            key=tuple(places[column.name] for column in table.key),
+            deadline=deadline,
+            status=status,
+            version=version,
+            types=tuple(types),
+            logs_old_row=in_identity[deadline] and (status < 0 or in_identity[status]),
+            logs_version=version >= 0 and in_identity[version],
+        )
+
+    def _insert(self, data: bytes) -> Change | None:
+        layout = self._layouts[_OID.unpack_from(data, 1)[0]]
+        if not layout.is_ours:
+            return None
+        values, _ = _tuple(data, _expect(data, 5, _NEW), layout.width)
+        return Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
+
+    def _update(self, data: bytes) -> Change | None:
+        layout = self._layouts[_OID.unpack_from(data, 1)[0]]
+        if not layout.is_ours:
+            return None
+        at = 5
+        old_values = None
+        if data[at] in (_OLD_KEY, _OLD_ROW):
+            old_values, at = _tuple(data, at + 1, layout.width)
+        values, _ = _tuple(data, _expect(data, at, _NEW), layout.width)
+        if old_values is not None:
+            # An unchanged TOASTed value is not sent again: what the old row logged of it still holds.
+            values = [
+                old if value is _UNCHANGED_VALUE else value for value, old in zip(values, old_values, strict=True)
+            ]
+        key, new = self._key_of(values, layout), self._row(values, layout)
+        if not layout.logs_old_row:
+            old_key = key if old_values is None else self._key_of(old_values, layout)
+            return Change(UPDATE, key, new, None, None if old_key == key else old_key)
+        if old_values is None:
+            # None of the identity's columns changed.
+            return Change(UPDATE, key, new, Row(new.deadline_us, new.status, None))
+        old_key = self._key_of(old_values, layout)
+        return Change(UPDATE, key, new, self._old_row(old_values, layout), None if old_key == key else old_key)
+
+    def _delete(self, data: bytes) -> Change | None:
+        layout = self._layouts[_OID.unpack_from(data, 1)[0]]
+        if not layout.is_ours:
+            return None
+        if data[5] not in (_OLD_KEY, _OLD_ROW):
+            raise ValueError
+        values, _ = _tuple(data, 6, layout.width)
+        old = self._old_row(values, layout) if layout.logs_old_row else None
+        return Change(DELETE, self._key_of(values, layout), None, old)
+
+    def _truncate(self, data: bytes) -> Truncate | None:
+        count, _options = _TRUNCATE.unpack_from(data, 1)
+        relations = struct.unpack_from(f"!{count}I", data, 1 + _TRUNCATE.size)
+        return Truncate() if any(self._layouts[relation].is_ours for relation in relations) else None
+
+    def _key_of(self, values: Sequence[Any], layout: _Layout) -> Key:
+        if self._integer_key:
+            place = layout.key[0]
+            return _integer(values[place], binary=self._binary)
+        return canonical_key([self._text(values[place], layout.types[place]) for place in layout.key], integer=False)
+
+    def _row(self, values: Sequence[Any], layout: _Layout) -> Row:
+        return Row(
+            self._instant(values[layout.deadline], layout.types[layout.deadline]),
+            None if layout.status < 0 else self._status(values[layout.status], layout.types[layout.status]),
+            None if layout.version < 0 else self._version(values[layout.version]),
+        )
+
+    def _old_row(self, values: Sequence[Any], layout: _Layout) -> Row:
+        row = self._row(values, layout)
+        return row if layout.logs_version else Row(row.deadline_us, row.status, None)
+
+    def _instant(self, value: Any, type_oid: int) -> int | None:
+        if value is None:
+            return None
+        if type_oid != _TIMESTAMPTZ:
+            raise DecodeError(
+                "the deadline column is no timestamptz any more", remedy="see `cdcwatch check`, and start again"
+            )
+        return int.from_bytes(value, "big", signed=True) if self._binary else parse_instant(value.decode())
+
+    def _version(self, value: Any) -> int | None:
+        return None if value is None else _integer(value, binary=self._binary)
+
+    def _status(self, value: Any, type_oid: int) -> str | None:
+        if value is None:
+            return None
+        known = self._statuses.get(value)
+        if known is None:
+            known = self._text(value, type_oid)
+            if len(self._statuses) < _MOST_STATUSES:
+                self._statuses[value] = known
+        return known
+
+    def _text(self, value: Any, type_oid: int) -> str:
+        """A column's text as PostgreSQL writes it; booleans as the words that the configuration uses."""
+        if value is None or value is _UNCHANGED_VALUE:
+            raise ValueError
+        if type_oid == _BOOLEAN:
+            return "true" if value in (b"\x01", b"t") else "false"
+        if not self._binary or type_oid in _TEXTS:
+            return str(value, "utf-8")
+        if type_oid in _INTEGERS:
+            return str(int.from_bytes(value, "big", signed=True))
+        if type_oid == _UUID:
+            return str(uuid.UUID(bytes=value))
+        raise DecodeError("a watched column's type was changed", remedy="start again: the catalog is read at the start")
+
+
+def _nothing(_data: bytes) -> None:
+    """What says nothing about orders."""
+
+
+def _name(data: bytes, at: int) -> tuple[str, int]:
+    """A NUL-terminated name and where it ends."""
+    end = data.index(b"\0", at)
+    return data[at:end].decode(), end + 1
+
+
+def _expect(data: bytes, at: int, kind: int) -> int:
+    if data[at] != kind:
+        raise ValueError
+    return at + 1
+
+
+def _tuple(data: bytes, at: int, width: int) -> tuple[list[Any], int]:
+    """The values of TupleData as bytes, None for NULL, and where it ends. ValueError when it is cut short."""
+    (count,) = _COLUMN_COUNT.unpack_from(data, at)
+    if count != width:
+        raise ValueError
+    at += 2
+    values: list[Any] = []
+    for _ in range(count):
+        kind = data[at]
+        if kind in (_BINARY, _TEXT):
+            begin = at + 5
+            at = begin + int.from_bytes(data[at + 1 : begin], "big")
+            if at > len(data):
+                raise ValueError
+            values.append(data[begin:at])
+        elif kind in (_NULL, _UNCHANGED):
+            values.append(None if kind == _NULL else _UNCHANGED_VALUE)
+            at += 1
+        else:
+            raise ValueError
+    return values, at
+
+
+def _integer(value: Any, *, binary: bool) -> int:
+    if type(value) is not bytes or not value:
+        raise ValueError
+    return int.from_bytes(value, "big", signed=True) if binary else int(value)

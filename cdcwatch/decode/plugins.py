@@ -1,0 +1,26 @@
+"""The output plugins by name: everything else knows a Decoder only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.decode.pgoutput import PgoutputDecoder, speaks_binary
+from cdcwatch.decode.wal2json import Wal2JsonDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.decode.change import Decoder
+    from cdcwatch.table import WatchedTable
+
+_FIRST_BINARY_VERSION: Final = 140_000
+
+
+def decoder_factory(
+    plugin: str, table: WatchedTable, *, publication: str, server_version: int
+) -> Callable[[], Decoder]:
+    """Makes a decoder for each connection. `server_version` as libpq gives it, 150020 for 15.20."""
+    if plugin == "pgoutput":
+        binary = server_version >= _FIRST_BINARY_VERSION and speaks_binary(table)
+        return lambda: PgoutputDecoder(table, publication, binary=binary)
+    return lambda: Wal2JsonDecoder(table)
