@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cdcwatch import __version__
-from cdcwatch.cli import check, look, run, slot
+from cdcwatch.cli import check, demo, look, run, slot
 from cdcwatch.cli.options import ConfigOption, DebugOption
 from cdcwatch.errors import CdcwatchError
 
@@ -52,6 +52,7 @@ app.command("check")(check.check)
 app.command("run")(run.run)
 app.command("pending")(look.pending)
 app.command("events")(look.events)
+app.command("demo")(demo.demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -76,6 +76,11 @@ class OwnedProcess:
         """Whether it runs still; false in a fork of the process that started it."""
         return os.getpid() == self._owner_pid and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, a signal as its negative number; None while it runs."""
+        return self._process.poll()
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens when the process has ended."""
         if self.running:
