@@ -68,7 +68,7 @@ class ReadingState:
     patience_s: float = _FIRST_PATIENCE_S
     """How long a silent server is believed: doubled after each time it was given up, as it may only be decoding."""
     confirmed_lsn: int = 0
-    """The greatest flush position that a status update has carried."""
+    """The greatest flush position that the server has: found at the slot, or carried by a status update."""
     stopping: bool = False
     until_lsn: int | None = None
 
@@ -100,6 +100,7 @@ class Follower:
         self._heard_s = self._status_s = self._offer_s = self._asked_s = now_s
         self._offered_lsn = 0
         self._sent_flush_lsn = facts.confirmed_flush_lsn  # never lower than what the server has
+        state.confirmed_lsn = max(state.confirmed_lsn, facts.confirmed_flush_lsn)
 
     @property
     def reads(self) -> bool:
@@ -146,7 +147,7 @@ class Follower:
 
     def _take(self, messages: list[memoryview]) -> int:
         derivation, decode, feed = self._derivation, self._decode, self._derivation.feed
-        changes_before, bite_bytes = derivation.change_count, 0
+        changes_before, known_lsn, bite_bytes = derivation.change_count, derivation.position.end_lsn, 0
         for message in messages:
             bite_bytes += len(message)
             if message[0] == XLOG_DATA:
@@ -165,7 +166,7 @@ class Follower:
             changes=derivation.change_count - changes_before,
             received_lsn=self._stream.received_lsn,
         )
-        if self._stream.received_lsn > self._derivation.position.end_lsn:
+        if self._stream.received_lsn > known_lsn:
             self._state.patience_s = _FIRST_PATIENCE_S
         return bite_bytes
 
@@ -245,6 +246,12 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin) 
     remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
     if progress.origin.system_identifier != origin.system_identifier:
         raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
+    if progress.origin.timeline != origin.timeline:
+        raise PreconditionError(
+            f"the topic's progress is of timeline {progress.origin.timeline}, and the server is on {origin.timeline}:"
+            " it was promoted or restored, and may lack what the topic holds",
+            remedy=remedy,
+        )
     if facts.confirmed_flush_lsn > progress.position.end_lsn:
         raise PreconditionError(
             f"the slot stands at {format_lsn(facts.confirmed_flush_lsn)}, beyond the last event in the topic"

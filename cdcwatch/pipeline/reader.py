@@ -172,7 +172,9 @@ class Reader(threading.Thread):
                     time.sleep(-wait_s)
                 elif wait_s > 0:
                     self._waker.wait([stream.fileno()] if follower.reads else [], wait_s)
-                if state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
+                # A first start publishes the table before it ends, wherever the slot stands.
+                begun = state.start is not None
+                if begun and state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
                     state.until_lsn = None
                     self._reached()
         finally:
