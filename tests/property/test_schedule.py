@@ -146,3 +146,13 @@ def test_bucket_width_follows_the_horizon():
     assert bucket_bits_for(3600 * SECOND_US) == 20
     a_year_us = 366 * 86_400 * SECOND_US
     assert 1000 < a_year_us >> bucket_bits_for(a_year_us) < 10_000
+
+
+def test_an_overflow_pulls_the_window_back_before_the_earliest_it_dropped():
+    schedule = Schedule(window_end_us=INFINITY_US, max_entries=32)
+    for key in range(32):
+        schedule.put(key, START_US + key * SECOND_US // 4, key)
+    schedule.put(32, START_US, 32)
+    kept = sorted(due.key for due in schedule.pop_due(INFINITY_US, 100))
+    assert kept == [*range(27), 32]
+    assert schedule.window_end_us == START_US + 27 * SECOND_US // 4 - 1

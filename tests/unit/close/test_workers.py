@@ -135,6 +135,17 @@ def test_only_an_earlier_deadline_wakes_the_leader(world, monkeypatch):
     assert woken == [True]
 
 
+def test_the_leader_hands_the_watch_on_when_it_leaves(world, monkeypatch):
+    now_us = world.database.now_us
+    world.agenda.extend_window(now_us + HORIZON_US)
+    world.measure()
+    world.agenda.apply([(1, now_us + 1, 0)])
+    woken = []
+    monkeypatch.setattr(world.agenda._follower_wakes, "notify", lambda n=1: woken.append(n))
+    assert world.agenda.next_work(10) is Work.REST
+    assert woken == [1]
+
+
 def test_overdue_is_told(world):
     assert world.agenda.facts().overdue_us == 0
     world.agenda.extend_window(world.database.now_us)
