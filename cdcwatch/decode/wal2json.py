@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.cutter import Cutter
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
 from cdcwatch.lsn import parse_lsn
@@ -23,13 +24,7 @@ if TYPE_CHECKING:
     from cdcwatch.decode.change import Message
 
 _ABSENT: Final = object()
-_ACTION_AT: Final = len('{"action":"')
-_COLUMNS_MARK: Final = b'"columns":[{"name":"'
-_IDENTITY_MARK: Final = b'}],"identity":[{"name":"'
-_BETWEEN_COLUMNS: Final = b'},{"name":"'
-_MOST_STATUSES: Final = 1000
 _LONGEST_INTEGER: Final = len("-9223372036854775808")
-_Places = tuple[int, int, int, int]
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
 
@@ -45,8 +40,8 @@ def _escape(identifier: str) -> str:
 class Wal2JsonDecoder:
     """Reads the watched table's messages; builds nothing for columns that nobody configured.
 
-    The usual line is cut, not parsed: JSON escapes every quote inside a text, so `},{"name":"` can only stand between
-    two columns. Whatever is unusual about a line sends it to the whole parser, which gives the same values.
+    The usual line is cut, not parsed. Whatever is unusual about a line sends it to the whole parser, which gives the
+    same values.
     """
 
     def __init__(self, table: WatchedTable) -> None:
@@ -59,7 +54,7 @@ class Wal2JsonDecoder:
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
-        self._cutter = _Cutter(table) if table.has_integer_key and table.status and table.version else None
+        self._cutter = Cutter(table) if table.has_integer_key and table.status and table.version else None
 
     def options(self) -> Mapping[str, str]:
         """Asks for the watched table only. Empty transactions still come, as Begin and Commit: they move positions."""
@@ -148,101 +143,6 @@ class Wal2JsonDecoder:
             status if status is None or type(status) is str else _text(status),
             _version(identity.get(self._version)) if self._version else None,
         )
-
-
-class _Cutter:
-    """The usual line of a table with an integer key, a status and a version: four values, wherever they stand."""
-
-    def __init__(self, table: WatchedTable) -> None:
-        status, version = table.status, table.version
-        if status is None or version is None:
-            raise ValueError("the cutter needs a status and a version column")
-        self._ours = f'"schema":{_quoted(table.schema)},"table":{_quoted(table.name)},'.encode()
-        names = (table.key[0].name, table.deadline.name, status.name, version.name)
-        marks = [f'{_quoted(name)[1:]},"value":'.encode() for name in names]
-        self._key_mark, self._version_mark = marks[0], marks[3]
-        self._deadline_mark, self._status_mark = marks[1] + b'"', marks[2] + b'"'
-        self._columns: _Places = (0, 0, 0, 0)
-        self._identity: _Places = (0, 0, 0, 0)
-        self._statuses: dict[bytes, str] = {}
-
-    def cut(self, line: bytes) -> Change | None:
-        """None for anything unusual."""
-        action = line[_ACTION_AT : _ACTION_AT + 1]
-        if action not in b"IU":
-            return None
-        head, _, columns = line.partition(_COLUMNS_MARK)
-        if not head.endswith(self._ours):
-            return None
-        try:
-            if action == b"I":
-                parts = columns[:-3].split(_BETWEEN_COLUMNS)
-                if not self._fits(parts, self._columns):
-                    self._columns = self._places(parts)
-                key, new = self._values(parts, self._columns)
-                return Change(INSERT, key, new, None)
-            columns, _, identity = columns.partition(_IDENTITY_MARK)
-            parts = columns.split(_BETWEEN_COLUMNS)
-            if not self._fits(parts, self._columns):
-                self._columns = self._places(parts)
-            key, new = self._values(parts, self._columns)
-            logged = identity[:-3].split(_BETWEEN_COLUMNS)
-            if len(logged) == 1:  # the primary key only: the old row is unknown
-                old_key, old = self._integer(logged[0], self._key_mark), None
-            else:
-                if not self._fits(logged, self._identity):
-                    self._identity = self._places(logged)
-                old_key, old = self._values(logged, self._identity)
-        except (ValueError, IndexError):
-            return None
-        return Change(UPDATE, key, new, old, None if old_key == key else old_key)
-
-    def _fits(self, parts: Sequence[bytes], places: _Places) -> bool:
-        key, deadline, status, version = places
-        return (
-            len(parts) > max(places)
-            and parts[key].startswith(self._key_mark)
-            and parts[deadline].startswith(self._deadline_mark)
-            and parts[status].startswith(self._status_mark)
-            and parts[version].startswith(self._version_mark)
-        )
-
-    def _places(self, parts: Sequence[bytes]) -> _Places:
-        """Where the four columns stand in this line; ValueError where one is missing or of another kind."""
-        marks = (self._key_mark, self._deadline_mark, self._status_mark, self._version_mark)
-        found = [next((at for at, part in enumerate(parts) if part.startswith(mark)), -1) for mark in marks]
-        if min(found) < 0:
-            raise ValueError
-        return (found[0], found[1], found[2], found[3])
-
-    def _values(self, parts: Sequence[bytes], places: _Places) -> tuple[int, Row]:
-        key, deadline, status, version = places
-        text = parts[status]
-        known = self._statuses.get(text)
-        if known is None:
-            known = self._remember(text)
-        at = len(self._deadline_mark)
-        return (
-            int(parts[key][len(self._key_mark) :]),
-            Row(parse_instant(parts[deadline][at:-1].decode()), known, int(parts[version][len(self._version_mark) :])),
-        )
-
-    def _remember(self, part: bytes) -> str:
-        raw = part[len(self._status_mark) : -1]
-        if b"\\" in raw or len(self._statuses) >= _MOST_STATUSES:
-            raise ValueError
-        status = self._statuses[part] = raw.decode()
-        return status
-
-    @staticmethod
-    def _integer(part: bytes, mark: bytes) -> int:
-        if not part.startswith(mark):
-            raise ValueError
-        return int(part[len(mark) :])
-
-
-def _quoted(text: str) -> str:
-    return orjson.dumps(text).decode()
 
 
 def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
