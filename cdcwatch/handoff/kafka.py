@@ -134,6 +134,7 @@ class ExactlyOnceSink(_KafkaSink):
 
         A short limit otherwise: a process that dies for good keeps subscribers waiting no longer than that.
         """
+        self._running()
         self._begin_epoch(_SNAPSHOT_TRANSACTION_TIMEOUT_MS)
         count = self._transaction(events, progress)
         self._begin_epoch(_TRANSACTION_TIMEOUT_MS)
