@@ -31,6 +31,8 @@ class LivePicture:
     def __init__(self, console: Console, world: World, program: str) -> None:
         """`program`: what to type for `cdcwatch`."""
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        # Room for the ^C that the terminal echoes: on a full line it would break the next redraw.
+        self._width = max(20, console.width - 4)
         self._title = world.title
         self._addresses = _addresses(world, program)
         self._past: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=_RATE_FRAMES)
@@ -87,6 +89,7 @@ class LivePicture:
             title="cdcwatch demo",
             subtitle="Ctrl-C ends it and leaves nothing behind",
             box=box.ROUNDED,
+            width=self._width,
         )
 
 

@@ -207,7 +207,7 @@ class World:
         return Path(psql)
 
     def _cdcwatch(self, *arguments: str) -> str:
-        return self._output("cdcwatch", [sys.executable, "-m", "cdcwatch", *arguments])
+        return self._output(f"cdcwatch {arguments[0]}", [sys.executable, "-m", "cdcwatch", *arguments])
 
     def _output(self, name: str, command: list[str | Path], *, given: str = "") -> str:
         """What a short command prints; CdcwatchError with what it says last when it fails."""
@@ -222,10 +222,16 @@ class World:
             check=False,
         )
         if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            said = next((line for line in lines if "ERROR" in line or line.startswith("cdcwatch: ")), lines[-1])
-            raise CdcwatchError(f"{name} failed: {said}", remedy="run the demo again with --debug, and report it")
+            raise _failed(name, done.returncode, done.stderr)
         return done.stdout
+
+
+def _failed(name: str, exit_code: int, said: str) -> CdcwatchError:
+    """Our own commands say what is wrong and the remedy; psql marks its line as an error."""
+    lines = said.strip().splitlines() or [f"exit code {exit_code}"]
+    line = next((line for line in lines if "ERROR" in line or line.startswith("cdcwatch: ")), lines[-1])
+    remedy = next((line for line in lines if line.startswith("remedy: ")), "run the demo again with --debug")
+    return CdcwatchError(f"{name}: {line.removeprefix('cdcwatch: ')}", remedy=remedy.removeprefix("remedy: "))
 
 
 def isolate() -> None:
