@@ -14,7 +14,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: packages $(INSTALLED) ## Everything at once on this machine, from nothing: PostgreSQL, Kafka, orders that expire
-	$(BIN)/cdcwatch demo $(ARGS)
+	@$(BIN)/cdcwatch demo $(ARGS)
 
 test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAME' selects)
 

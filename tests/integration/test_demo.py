@@ -31,7 +31,6 @@ def place() -> Iterator[Path]:
 
 
 def started(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    # Python ignores SIGINT when it was started so, as in the background of a script.
     return subprocess.Popen(
         [sys.executable, "-m", "cdcwatch", "demo", *arguments],
         stdout=subprocess.PIPE,
