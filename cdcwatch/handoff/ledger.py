@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 _READ_TIMEOUT_S: Final = 20.0
 _TAIL_RECORDS: Final = 500
+_AGAIN_S: Final = 0.05
+_NOT_KNOWN_YET: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
 # Small segments: the record is rewritten with every transaction, and only closed segments are compacted.
 _CONFIGURATION: Final = {
     "cleanup.policy": "compact",
@@ -67,7 +76,7 @@ def read_progress(settings: KafkaSettings, slot: str) -> Progress | None:
     )
     try:
         place = TopicPartition(progress_topic(settings), 0)
-        low, high = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        low, high = _bounds(consumer, place)
         # Nearly always among the last few; the whole topic only when another slot has been far busier.
         newest = None
         if high - low > _TAIL_RECORDS:
@@ -77,6 +86,22 @@ def read_progress(settings: KafkaSettings, slot: str) -> Progress | None:
         raise explain_kafka_exception(error) from error
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first and the next offset; a topic that was made a moment ago is not known to every broker yet."""
+    give_up_s = time.monotonic() + METADATA_TIMEOUT_S
+    while True:
+        try:
+            found = consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_KNOWN_YET or time.monotonic() > give_up_s:
+                raise
+            time.sleep(_AGAIN_S)
+            continue
+        if found is None:
+            raise UnavailableError("Kafka: the progress topic can't be read", remedy="see that its leader is up")
+        return found
 
 
 def _newest(consumer: Consumer, topic: str, offset: int, slot: str) -> Progress | None:
