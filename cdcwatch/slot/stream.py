@@ -210,6 +210,7 @@ class ReplicationConnection:
             str(plugin),
             parse_lsn(confirmed),
             int(timeout_ms) / 1000,
+            self.pid,
         )
 
     def start(self, slot: str, options: Mapping[str, str], confirmed_flush_lsn: int) -> ReplicationStream:
