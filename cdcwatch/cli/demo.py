@@ -3,7 +3,7 @@
 import re
 import shutil
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +16,7 @@ from cdcwatch.errors import CheckFailedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cdcwatch.demo.performance import Frame, Picture, View
+    from cdcwatch.demo.performance import Picture, View
     from cdcwatch.demo.summary import Summary
     from cdcwatch.demo.world import World
 
@@ -62,7 +62,7 @@ def demo(
     summary = perform(
         Wish(duration_s, rate, keep),
         tell=_say_nothing if json and not keep else _say,
-        view=_live(console) if is_live else _blind,
+        view=_live(console) if is_live else None,
     )
     if json:
         print_json(summary.document())
@@ -85,15 +85,6 @@ def _say(text: str) -> None:
 
 def _say_nothing(_text: str) -> None:
     """For --json."""
-
-
-class _Blind:
-    def show(self, frame: "Frame") -> None:
-        """Nobody watches."""
-
-
-def _blind(_world: "World") -> AbstractContextManager["Picture"]:
-    return nullcontext(_Blind())
 
 
 def _live(console: "Console") -> "View":

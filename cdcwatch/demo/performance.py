@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -32,6 +32,9 @@ _CONFIRM_TIMEOUT_S: Final = 30.0
 _TOPIC_TIMEOUT_S: Final = 30.0
 _RECENT_S: Final = 20
 """How far back the picture's lateness looks, in orders of so many seconds."""
+_LATENESS_EVERY_S: Final = 1.0
+"""It sorts thousands of rows: not for every frame."""
+_LEAVE_TIMEOUT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,8 @@ class Picture(Protocol):
         ...
 
 
-def perform(wish: Wish, *, tell: Callable[[str], None], view: View) -> Summary:
-    """The whole demo. NotDurableError when it was interrupted before its end, other errors as they come.
+def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Summary:
+    """The whole demo; without a view nobody watches. NotDurableError when it was interrupted before its end, other errors as they come.
 
     Whatever happens, nothing of it runs afterwards.
     """
@@ -96,21 +99,22 @@ class _Performance:
         stack.callback(self._traffic.stop)
         self._started_s = time.monotonic()
         self._traffic_s = 0.0
+        self._lateness, self._lateness_s = Lateness(), 0.0
 
-    def run(self, view: View) -> Summary:
+    def run(self, view: View | None) -> Summary:
         self._topic.start()
         self._traffic.start()
-        with view(self._world) as picture:
+        with view(self._world) if view is not None else nullcontext() as picture:
             self._watch(picture)
             self._traffic.stop()
             self._traffic_s = time.monotonic() - self._started_s
             if self._interruption.came:
                 if self._wish.duration_s is not None:
                     raise interrupted()
-                return self._summary()
+                return self._left()
             return self._compared(picture)
 
-    def _watch(self, picture: Picture) -> None:
+    def _watch(self, picture: Picture | None) -> None:
         duration_s = self._wish.duration_s
         end_s = None if duration_s is None else self._started_s + duration_s
         while not self._interruption.came and (end_s is None or time.monotonic() < end_s):
@@ -118,33 +122,40 @@ class _Performance:
             rest_s = _FRAME_S if end_s is None else min(_FRAME_S, end_s - time.monotonic())
             self._interruption.wait(max(0.0, rest_s))
 
-    def _show(self, picture: Picture, doing: str) -> Waiting:
+    def _show(self, picture: Picture | None, doing: str) -> None:
+        """The picture as it is now. CdcwatchError when something that should run doesn't."""
         self._world.require_service()
         self._traffic.require_open()
         self._topic.require_reading()
-        waiting = self._figures.waiting()
-        first_id = max(0, self._tally.last_id - int(self._wish.rate * _RECENT_S))
+        if picture is None:
+            return
+        now_s = time.monotonic()
+        if now_s > self._lateness_s + _LATENESS_EVERY_S:
+            first_id = max(0, self._tally.last_id - int(self._wish.rate * _RECENT_S))
+            self._lateness, self._lateness_s = self._figures.lateness(first_id), now_s
         picture.show(
             Frame(
-                time.monotonic() - self._started_s,
+                now_s - self._started_s,
                 doing,
                 self._tally.shop,
                 self._tally.topic,
-                waiting,
-                self._figures.lateness(first_id),
+                self._figures.waiting(),
+                self._lateness,
                 self._figures.slot(),
                 self._topic.last_events,
             )
         )
-        return waiting
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _compared(self, picture: Picture) -> Summary:
+    def _compared(self, picture: Picture | None) -> Summary:
         """Lets everything due be closed, stops the service, reads the topic to its end, compares."""
-        self._until(
-            lambda: not self._show(picture, "closed; the last orders expire").soon_rows, timeout_s=_CLOSE_TIMEOUT_S
-        )
+
+        def nothing_soon() -> bool:
+            self._show(picture, "closed; the last orders expire")
+            return not self._figures.waiting().soon_rows
+
+        self._until(nothing_soon, timeout_s=_CLOSE_TIMEOUT_S)
         wal_end_lsn = self._figures.wal_end_lsn()
         self._until(lambda: self._figures.slot().confirmed_flush_lsn >= wal_end_lsn, timeout_s=_CONFIRM_TIMEOUT_S)
         exit_code = self._world.stop_service()
@@ -164,6 +175,12 @@ class _Performance:
             ),
             tuple(problems),
         )
+
+    def _left(self) -> Summary:
+        """Somebody has seen enough: what was counted so far, without waiting for the last orders."""
+        self._world.stop_service(_LEAVE_TIMEOUT_S)
+        self._topic.read_to_end(_LEAVE_TIMEOUT_S)
+        return self._summary()
 
     def _until(self, holds: Callable[[], bool], *, timeout_s: float) -> None:
         """Waits; out of time, the comparison says what it came to."""

@@ -107,6 +107,8 @@ class Summary:
             lines.append(("agree", f"{verdict} comparisons of table, topic and what the shop did"))
             lines += [("", f"{one.what}: {one.expected} expected, {one.found} found") for one in differing]
             lines += [("", problem) for problem in self.problems]
+        else:
+            lines.append(("agree", "not compared: --for 20s lets the last orders expire and compares"))
         return "\n".join(f"{name:<{_NAME_WIDTH}}{text}" for name, text in lines)
 
 
