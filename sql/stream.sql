@@ -17,3 +17,9 @@ SELECT sender.pid, sender.application_name, sender.client_addr::text
 -- name: current_lsn
 -- The insert position: pg_current_wal_lsn() can lie before the last commit.
 SELECT pg_current_wal_insert_lsn()::text;
+
+-- name: relation_name
+-- What a table is called now, whatever it was called when its OID was noted.
+SELECT schema.nspname || '.' || relation.relname
+  FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
+ WHERE relation.oid = %(oid)s;

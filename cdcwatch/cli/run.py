@@ -1,5 +1,6 @@
 """`cdcwatch run`: the service."""
 
+import logging
 import os
 import signal
 from enum import StrEnum
@@ -27,7 +28,7 @@ class Role(StrEnum):
 def run(
     context: typer.Context,
     config: ConfigOption = None,
-    _debug: DebugOption = False,
+    debug: DebugOption = False,
     role: Annotated[Role, typer.Option(help="all: everything; read: slot to topic, no closing.")] = Role.ALL,
     until: Annotated[
         str | None,
@@ -47,7 +48,7 @@ def run(
     from cdcwatch.telemetry import configure_log
 
     require_built(settings, role)
-    configure_log(settings.telemetry.log_format)
+    configure_log(settings.telemetry.log_format, level=logging.DEBUG if debug else logging.INFO)
     service = Service(
         settings,
         closes=role is Role.ALL,

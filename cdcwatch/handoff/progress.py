@@ -37,6 +37,8 @@ class Progress:
     position: Position
     snapshot: SnapshotMark | None = None
     """Kept until the slot has passed it: until then the stream still holds transactions that the read has shown."""
+    gap: str | None = None
+    """Why events may be missing before `position`, found out after it was reached; None when none are known to be."""
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -50,6 +52,7 @@ class Progress:
                 "end_lsn": format_lsn(self.position.end_lsn),
                 "commit_lsn": format_lsn(self.position.commit_lsn),
                 "ordinal": self.position.ordinal,
+                "gap": self.gap,
                 "snapshot": None
                 if mark is None
                 else {
@@ -77,4 +80,5 @@ class Progress:
                     int(mark["xmin"]), int(mark["xmax"]), frozenset(int(xid) for xid in mark["in_progress"])
                 ),
             ),
+            record.get("gap"),
         )

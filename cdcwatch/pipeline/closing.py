@@ -12,7 +12,7 @@ from cdcwatch.close.closer import Closer
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
 from cdcwatch.close.workers import CloseObserver, Workers
-from cdcwatch.deadline.schedule import Schedule
+from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
 from cdcwatch.instant import NEGATIVE_INFINITY_US, from_unix_us
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ class Closing:
 
     def __init__(self, settings: Settings, table: WatchedTable, observer: CloseObserver) -> None:
         clock = SystemClock()
+        horizon_us = int(settings.window.horizon_s * 1_000_000)
         schedule = Schedule(
             window_end_us=NEGATIVE_INFINITY_US,  # nothing is let in before the window is loaded
             max_entries=settings.window.max_entries,
+            bucket_bits=bucket_bits_for(horizon_us),
             coarse_before_us=from_unix_us(time.time_ns() // 1000),
         )
         self.agenda = Agenda(Closer(schedule, random=random.random), DatabaseClock(), clock)
@@ -54,7 +56,7 @@ class Closing:
             self.agenda,
             connection("cdcwatch window"),
             clock,
-            horizon_us=int(settings.window.horizon_s * 1_000_000),
+            horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
         )
 

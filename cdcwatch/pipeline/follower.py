@@ -244,6 +244,8 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin) 
     if progress is None:
         return
     remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
+    if progress.gap is not None:
+        raise PreconditionError(f"events may be missing: {progress.gap}", remedy=remedy)
     if progress.origin.system_identifier != origin.system_identifier:
         raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
     if progress.origin.timeline != origin.timeline:

@@ -86,6 +86,7 @@ class Reader(threading.Thread):
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
         self._stop_requested = threading.Event()
+        self._gap: str | None = None
         self._begin_lsn = 0  # where the slot stood when it was taken
         self.reconnect_count = 0
 
@@ -113,6 +114,10 @@ class Reader(threading.Thread):
         self._state.start = progress
         self._waker.wake()
 
+    def mark_gap(self, reason: str) -> None:
+        """The last progress record shall say that events may be missing, so that no later start overlooks it."""
+        self._gap = reason
+
     def request_stop(self) -> None:
         """Stops reading; the thread ends once all that was read is durable and confirmed, or with `abandon`."""
         self._stop_requested.set()
@@ -123,7 +128,7 @@ class Reader(threading.Thread):
         try:
             self._run()
         finally:
-            self._outbox.close()  # nobody else offers
+            self._close_outbox()
 
     def _run(self) -> None:
         backoff = Backoff(first_s=0.1, most_s=5.0)
@@ -198,11 +203,20 @@ class Reader(threading.Thread):
         _log.info("reader: the stream goes on")
         return self._state, self._derivation
 
+    def _close_outbox(self) -> None:
+        """Nobody else offers."""
+        state, derivation, gap = self._state, self._derivation, self._gap
+        if gap is not None and state is not None and state.start is not None and derivation is not None:
+            self._gap = None
+            position = max(state.start.position, derivation.position)
+            self._outbox.offer([], Progress(state.origin, position, state.snapshot, gap))
+        self._outbox.close()
+
     def _is_done(self, state: ReadingState, stream: SlotStream) -> bool:
         if not self._stop_requested.is_set():
             return False
         if not state.stopping:
             state.stopping = True
-            self._outbox.close()
+            self._close_outbox()
         # The last status update must have carried what became durable last.
         return self._outbox.is_drained and state.confirmed_lsn >= min(self._outbox.flush_lsn, stream.received_lsn)

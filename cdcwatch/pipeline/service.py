@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.backoff import Backoff
-from cdcwatch.database import connect, translated
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position
@@ -26,14 +25,15 @@ from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, 
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import NoSink
-from cdcwatch.lsn import format_lsn, parse_lsn
+from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.follower import require_no_gap
+from cdcwatch.pipeline.health import Health
+from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.snapshot import snapshot_of
-from cdcwatch.queries import query
-from cdcwatch.slot.catalog import load_table
+from cdcwatch.pipeline.warden import TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics, TelemetryServer
 
@@ -76,6 +76,7 @@ class Service:
         self._metrics = Metrics()
         self._ended = threading.Event()
         self._error: CdcwatchError | None = None
+        self._changed: TableChangedError | None = None
         self._origin: Origin | None = None
         self._facts: SlotFacts | None = None
         self._waker = Waker()
@@ -83,8 +84,10 @@ class Service:
         self._reader: Reader | None = None
         self._publisher: Publisher | None = None
         self._closing: Closing | None = None
+        self._warden: Warden | None = None
         self._table: WatchedTable | None = None
-        self._server_version = 0
+        self._inquiry = Inquiry(settings)
+        self._health = Health(closes=self._closes)
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -95,21 +98,29 @@ class Service:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         threading.excepthook = self._thread_died
-        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self.readiness)
+        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health.readiness)
         try:
-            table = self._prepared()
-            if table is not None and not self._ended.is_set():
-                self._start(table)
+            found = self._surroundings()
+            if found is not None and not self._ended.is_set():
+                self._start(found)
                 self._watch()
                 self._drain()
         finally:
             telemetry.close()
             self._waker.close()
-        if self._error is not None:
-            raise self._error
+        error = self._error or self._changed
+        if error is not None:
+            raise error
 
     def stop(self) -> None:
         """From a signal handler or another thread: drain, confirm, end."""
+        self._ended.set()
+
+    def _table_changed(self, error: TableChangedError) -> None:
+        """From the warden: ends in order, so that the progress record tells of the gap."""
+        if self._reader is not None:
+            self._reader.mark_gap(str(error))
+        self._changed = error
         self._ended.set()
 
     def _fail(self, error: CdcwatchError) -> None:
@@ -124,27 +135,21 @@ class Service:
         kind = died.exc_type.__name__
         self._fail(CdcwatchError(f"{name} met an unexpected {kind}", remedy="start again; report it with --debug"))
 
-    def _prepared(self) -> WatchedTable | None:
+    def _surroundings(self) -> Surroundings | None:
         """What the catalog says; tried again while the server is away."""
         backoff = Backoff(first_s=0.2, most_s=5.0)
         while not self._ended.is_set():
             try:
-                with translated(), connect(self._settings.postgres.dsn, application_name="cdcwatch") as connection:
-                    self._server_version = connection.info.server_version
-                    table = load_table(connection, self._settings)
-                    if self._until_current:
-                        found = connection.execute(query("stream", "current_lsn")).fetchone()
-                        self._until_lsn = parse_lsn(found[0]) if found else None
-                    return table
+                return self._inquiry.surroundings()
             except UnavailableError as error:
                 wait_s = backoff.next_s()
                 _log.warning("%s; again in %.1f s", error, wait_s)
                 self._ended.wait(wait_s)
         return None
 
-    def _start(self, table: WatchedTable) -> None:
+    def _start(self, found: Surroundings) -> None:
         settings = self._settings
-        self._table = table
+        table = self._table = found.table
         if self._closes:
             self._closing = Closing(settings, table, self._metrics)
         self._reader = Reader(
@@ -154,7 +159,7 @@ class Service:
                 settings.slot.plugin,
                 table,
                 publication=settings.slot.publication,
-                server_version=self._server_version,
+                server_version=found.server_version,
             ),
             derivation=self._derivation,
             outbox=self._outbox,
@@ -164,9 +169,10 @@ class Service:
             acquired=self._acquired,
             reached=self.stop,
             failed=self._fail,
-            until_lsn=self._until_lsn,
+            until_lsn=found.current_lsn if self._until_current else self._until_lsn,
         )
-        self._export_gauges()
+        self._health.reader, self._health.closing = self._reader, self._closing
+        self._health.export(self._metrics, self._outbox)
         self._reader.start()
 
     def _derivation(self, origin: Origin) -> Derivation:
@@ -183,7 +189,7 @@ class Service:
     def _watch(self) -> None:
         announced = False
         while not self._ended.wait(0.02 if not announced else 3600):
-            if not announced and self.readiness()["ready"]:
+            if not announced and self._health.readiness()["ready"]:
                 announced = True
                 _log.info("ready")
                 self._announce_ready()
@@ -192,6 +198,9 @@ class Service:
 
     def _acquired(self, facts: SlotFacts, origin: Origin) -> None:
         """In the reader's thread, once the slot is ours the first time."""
+        table = self._table
+        if table is None:
+            raise RuntimeError("the table is known before the slot is taken")
         if facts.plugin != self._settings.slot.plugin:
             raise PreconditionError(
                 f"the slot {origin.slot!r} has the plugin {facts.plugin!r}, and slot.plugin says"
@@ -208,7 +217,11 @@ class Service:
             owns_slot=self._owns_slot,
             failed=self._fail,
         )
+        self._health.publisher = self._publisher
         self._publisher.start()
+        inquiry = self._inquiry
+        self._warden = Warden(table, look=inquiry.table, name_of=inquiry.name_of, changed=self._table_changed)
+        self._warden.start()
         if self._closing is not None:
             self._closing.start()
 
@@ -253,11 +266,7 @@ class Service:
         """Whether the server still has our walsender at the slot."""
         reader, origin = self._reader, self._origin
         facts = reader.facts if reader else None
-        if facts is None or origin is None:
-            return False
-        with translated(), connect(self._settings.postgres.dsn, application_name="cdcwatch") as connection:
-            row = connection.execute(query("stream", "slot_holder"), {"slot": origin.slot}).fetchone()
-        return row is not None and row[0] == facts.walsender_pid
+        return facts is not None and origin is not None and self._inquiry.owns_slot(origin.slot, facts)
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -266,6 +275,8 @@ class Service:
         give_up_s = time.monotonic() + STOP_TIMEOUT_S
         failed = self._error is not None
         _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
+        if self._warden is not None:
+            self._warden.request_stop()
         if self._reader is not None:
             self._reader.request_stop()
         if self._closing is not None:
@@ -282,42 +293,6 @@ class Service:
                 f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
                 remedy="start again: they are read again from the slot and published",
             )
-
-    # -- what it looks like from outside -----------------------------------------------------------------------------
-
-    def readiness(self) -> dict[str, Any]:
-        """`ready`, and the state of each part in a word."""
-        reader, publisher, closing = self._reader, self._publisher, self._closing
-        parts = {
-            "reader": "streaming" if reader and reader.is_streaming else "waiting for the slot or the sink",
-            "sink": "open" if publisher and publisher.is_open else (publisher and publisher.last_error) or "not open",
-        }
-        if self._closes:
-            waiting = (closing and closing.last_error) or "loading the window or waiting for the database"
-            parts["closer"] = "working" if closing and closing.is_ready else waiting
-        ready = bool(
-            reader
-            and reader.is_streaming
-            and publisher
-            and publisher.is_open
-            and (not self._closes or (closing and closing.is_ready))
-        )
-        return {"ready": ready, **parts}
-
-    def _export_gauges(self) -> None:
-        metrics, reader = self._metrics, self._reader
-        metrics.gauge(
-            "events_handed_over", "Deadline events derived since the start.", lambda: self._outbox.event_count
-        )
-        metrics.gauge("outbox_bytes", "Events in flight to the sink.", lambda: self._outbox.size_bytes)
-        metrics.gauge("flush_lsn", "What may be confirmed, as an integer.", lambda: self._outbox.flush_lsn)
-        metrics.gauge(
-            "confirmed_lsn", "What the server was told, as an integer.", lambda: reader.confirmed_lsn if reader else 0
-        )
-        metrics.gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
-        closing = self._closing
-        if closing is not None:
-            metrics.gauge("pending_entries", "Deadlines in memory.", lambda: len(closing.agenda))
 
 
 def require_built(settings: Settings, role: str) -> None:

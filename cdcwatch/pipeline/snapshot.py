@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.deadline.event import EventEncoder
     from cdcwatch.deadline.rule import DeadlineRule
-    from cdcwatch.table import WatchedTable
+    from cdcwatch.table import Column, WatchedTable
 
 _FETCH_ROWS: Final = 5000
 
@@ -67,7 +67,7 @@ def open_rows(table: WatchedTable) -> sql.Composed:
     name = table.deadline.name
     nothing = sql.SQL("NULL")
     return sql.SQL(query("snapshot", "open_rows")).format(
-        key_texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key),
+        key_texts=sql.SQL(", ").join(map(_as_streamed, table.key)),
         deadline=sql.Identifier(name),
         status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else nothing,
         version=sql.SQL("{}::bigint").format(sql.Identifier(table.version.name)) if table.version else nothing,
@@ -78,3 +78,9 @@ def open_rows(table: WatchedTable) -> sql.Composed:
         if table.status
         else sql.SQL("true"),
     )
+
+
+def _as_streamed(column: Column) -> sql.Composed:
+    """A key column's text as the stream has it: a cast would cut off the blanks of char(n)."""
+    form = "{}::text" if column.type == "boolean" else "format('%s', {})"
+    return sql.SQL(form).format(sql.Identifier(column.name))

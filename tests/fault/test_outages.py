@@ -256,3 +256,25 @@ def test_a_slot_made_anew_is_a_gap_that_is_never_silent(
         with world.running("--accept-gap"):
             world.wait_confirmed()
         assert sorted(record.key for record in world.records() if record.event["data"]["snapshot"]) == ["1", "2"]
+
+
+def test_a_renamed_table_stops_the_process_and_the_gap_is_remembered(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
+        world.install()
+        process = world.run()
+        process.wait_ready()
+        world.connection.execute("ALTER TABLE orders RENAME TO purchases")
+        world.connection.execute("INSERT INTO purchases (id, expires_at) VALUES (1, '2999-01-01')")
+        assert process.wait() == 3
+        assert "public.orders is now called public.purchases" in world.log.read_text()
+        world.configuration.write_text(world.configuration.read_text() + '[table]\nname = "public.purchases"\n')
+        refused = world.run()
+        assert refused.wait() == 3
+        assert "events may be missing" in world.log.read_text()
+        with world.running("--accept-gap"):
+            world.wait_confirmed()
+        assert [record.key for record in world.records()] == ["1"]
+        with world.running():
+            pass

@@ -33,6 +33,7 @@ def test_the_record_as_other_versions_read_it():
         "end_lsn": "1/1A2B390",
         "commit_lsn": "1/1A2B358",
         "ordinal": 2147483648,
+        "gap": None,
         "snapshot": {
             "lsn": "FFFFFFFF/FFFFFFFF",
             "xmin": "9007199254740993",

@@ -1,0 +1,59 @@
+"""What the service asks the database beside the stream: short questions, each on a connection of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdcwatch.database import connect, translated
+from cdcwatch.lsn import parse_lsn
+from cdcwatch.queries import query
+from cdcwatch.slot.catalog import load_table
+
+if TYPE_CHECKING:
+    from cdcwatch.settings import Settings
+    from cdcwatch.slot.stream import SlotFacts
+    from cdcwatch.table import WatchedTable
+
+_NAME = "cdcwatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known before the slot is taken."""
+
+    table: WatchedTable
+    server_version: int
+    """As libpq gives it: 150020 for 15.20."""
+    current_lsn: int
+
+
+class Inquiry:
+    """UnavailableError from every method when the server is away; `load_table`'s errors for the table."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._dsn = settings, settings.postgres.dsn
+
+    def surroundings(self) -> Surroundings:
+        """The table, the server and where its WAL ends."""
+        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+            row = connection.execute(query("stream", "current_lsn")).fetchone()
+            table = load_table(connection, self._settings)
+            return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
+
+    def table(self) -> WatchedTable:
+        """The table as the catalog has it now."""
+        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+            return load_table(connection, self._settings)
+
+    def name_of(self, oid: int) -> str | None:
+        """What the table with this OID is called now; None when it is gone."""
+        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+            row = connection.execute(query("stream", "relation_name"), {"oid": oid}).fetchone()
+        return row[0] if row else None
+
+    def owns_slot(self, slot: str, facts: SlotFacts) -> bool:
+        """Whether the server still has our walsender at the slot."""
+        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+            row = connection.execute(query("stream", "slot_holder"), {"slot": slot}).fetchone()
+        return row is not None and row[0] == facts.walsender_pid

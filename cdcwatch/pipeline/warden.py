@@ -1,0 +1,96 @@
+"""Looks after the watched table while the stream runs: what DDL takes away never shows in the stream itself.
+
+A renamed table, a weakened replica identity, a dropped key or a retyped deadline let changes vanish or come without
+what events need. The warden asks the catalog again and again and ends the process with the reason.
+https://www.postgresql.org/docs/current/logical-replication-restrictions.html
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.table import WatchedTable
+
+INTERVAL_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class TableChangedError(PreconditionError):
+    """The table is no longer what the stream was begun with: changes since then may be missing from the topic."""
+
+
+class Warden(threading.Thread):
+    """`look` reads the catalog; `changed` is called once, with a TableChangedError."""
+
+    def __init__(
+        self,
+        table: WatchedTable,
+        *,
+        look: Callable[[], WatchedTable],
+        name_of: Callable[[int], str | None],
+        changed: Callable[[TableChangedError], None],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        super().__init__(name="warden", daemon=True)  # a connection attempt can't be interrupted
+        self._table, self._look, self._name_of, self._changed = table, look, name_of, changed
+        self._interval_s = interval_s
+        self._stop_requested = threading.Event()
+
+    def request_stop(self) -> None:
+        """Ends it."""
+        self._stop_requested.set()
+
+    def run(self) -> None:
+        """Until stopped, or until the table has changed."""
+        while not self._stop_requested.wait(self._interval_s):
+            try:
+                found = self._look()
+            except UnavailableError:
+                continue  # the reader and the workers say so already
+            except CdcwatchError as error:
+                self._changed(self._explained(error))
+                return
+            difference = compare(self._table, found)
+            if difference is not None:
+                self._changed(TableChangedError(f"{self._table.qualified_name}: {difference}", remedy=_REMEDY))
+                return
+
+    def _explained(self, error: CdcwatchError) -> TableChangedError:
+        """The catalog's complaint, or the table's new name where that is why it isn't found."""
+        try:
+            name = self._name_of(self._table.oid)
+        except CdcwatchError:
+            name = None
+        if name is not None and name != self._table.qualified_name:
+            return TableChangedError(
+                f"{self._table.qualified_name} is now called {name}",
+                remedy=f"set table.name to {name}, then cdcwatch run --accept-gap",
+            )
+        return TableChangedError(str(error), remedy=f"{error.remedy}; then cdcwatch run --accept-gap")
+
+
+_REMEDY: Final = "see `cdcwatch check`, then cdcwatch run --accept-gap reads the table again"
+
+
+def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:
+    """What changed that the stream can't make good; None when nothing did. Pure."""
+    if found.oid != begun_with.oid:
+        return "another table has taken its name"
+    if [column.name for column in found.key] != [column.name for column in begun_with.key]:
+        return "its key has other columns"
+    watched = [*begun_with.key, begun_with.deadline, begun_with.status, begun_with.version]
+    now = [*found.key, found.deadline, found.status, found.version]
+    for before, after in zip(watched, now, strict=True):
+        if before is not None and after is not None and before.type != after.type:
+            return f"column {before.name} was {before.type} and is {after.type}"
+    if begun_with.logs_old_rows and not found.logs_old_rows:
+        return "its replica identity no longer logs status and deadline"
+    return None
