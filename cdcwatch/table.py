@@ -45,6 +45,8 @@ class WatchedTable:
     """The status that a close writes."""
     identity: str = "d"
     """pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex)."""
+    logs_old_rows: bool = False
+    """Whether the replica identity logs the old status and deadline of every changed row."""
     columns: tuple[Column, ...] = field(default=(), compare=False)
 
     @property

@@ -6,7 +6,7 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLI
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.rows import class_row, dict_row
@@ -204,7 +204,7 @@ def _watchable(
         identity=relation.identity,
         columns=tuple(_plain(column) for column in columns.values()),
     )
-    return TableFacts(
+    facts = TableFacts(
         watched,
         relation.sql_schema,
         table,
@@ -212,6 +212,7 @@ def _watchable(
         identity_columns,
         tuple(primary.columns) if primary else (),
     )
+    return replace(facts, watched=replace(watched, logs_old_rows=facts.is_identity_exact))
 
 
 def _plain(column: _CatalogColumn) -> Column:
