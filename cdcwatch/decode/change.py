@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdcwatch.table import Key
+    from cdcwatch.table import Column, Key
 
 
 class Row(NamedTuple):
@@ -16,7 +16,7 @@ class Row(NamedTuple):
     deadline_us: int | None
     """Microseconds since 2000-01-01 UTC; None: NULL."""
     status: str | None
-    """The status column's text; None: NULL, or the table has none."""
+    """The status column's text, without the blanks that char(n) is filled up with; None: NULL, or there is none."""
     version: int | None
     """None: the table has none, or the old row's is not logged."""
 
@@ -78,3 +78,8 @@ class Decoder(Protocol):
     def decode(self, payload: bytes | memoryview) -> Message | None:
         """One message of the plugin; None for what isn't about the watched table. DecodeError otherwise."""
         ...
+
+
+def is_filled_up(column: Column | None) -> bool:
+    """Whether the column's text ends in blanks that mean nothing: char(n), which a cast to text cuts off."""
+    return column is not None and column.type.partition("(")[0] in {"character", "bpchar"}

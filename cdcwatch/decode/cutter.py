@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
-from cdcwatch.decode.change import INSERT, UPDATE, Change, Row
+from cdcwatch.decode.change import INSERT, UPDATE, Change, Row, is_filled_up
 from cdcwatch.instant import parse_instant
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Cutter:
         self._deadline_mark = _mark(table.deadline.name) + b'"'
         self._status_mark = _mark(status.name) + b'"'
         self._version_mark = _mark(version.name)
+        self._is_status_filled_up = is_filled_up(status)
         self._second_at = len(self._deadline_mark) + _MINUTE_LENGTH
         self._places: dict[str, _Places] = {"columns": (0, 0, 0, 0), "identity": (0, 0, 0, 0)}
         self._statuses: dict[bytes, str] = {}
@@ -120,6 +121,8 @@ class Cutter:
         if b"\\" in text:
             raise ValueError
         status = text[:-1].decode()
+        if self._is_status_filled_up:
+            status = status.rstrip(" ")
         _remember(self._statuses, part, status)
         return status
 

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
 from cdcwatch.table import canonical_key
@@ -84,6 +84,7 @@ class PgoutputDecoder:
         """`binary`: the server is PostgreSQL 14 or later, and `speaks_binary` of the table."""
         self._table, self._publication, self._binary = table, publication, binary
         self._integer_key = table.has_integer_key
+        self._is_status_filled_up = is_filled_up(table.status)
         self._layouts: dict[int, _Layout] = {}
         self._statuses: dict[bytes, str] = {}
         self._readers: dict[int, Callable[[bytes], Message | None]] = {
@@ -252,6 +253,8 @@ class PgoutputDecoder:
         known = self._statuses.get(value)
         if known is None:
             known = self._text(value, type_oid)
+            if self._is_status_filled_up:
+                known = known.rstrip(" ")
             if len(self._statuses) < _MOST_STATUSES:
                 self._statuses[value] = known
         return known

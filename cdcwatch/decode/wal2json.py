@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up
 from cdcwatch.decode.cutter import Cutter
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
@@ -50,6 +50,7 @@ class Wal2JsonDecoder:
         self._integer_key = table.has_integer_key
         self._deadline = table.deadline.name
         self._status = table.status.name if table.status else None
+        self._is_status_filled_up = is_filled_up(table.status)
         self._version = table.version.name if table.version else None
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
@@ -128,9 +129,13 @@ class Wal2JsonDecoder:
         status = values[self._status] if self._status else None
         return Row(
             None if deadline is None else parse_instant(deadline),
-            status if status is None or type(status) is str else _text(status),
+            status if status is None else self._status_text(status),
             _version(values[self._version]) if self._version else None,
         )
+
+    def _status_text(self, status: Any) -> str:
+        text = _text(status)
+        return text.rstrip(" ") if self._is_status_filled_up else text
 
     def _old_row(self, identity: Mapping[str, Any]) -> Row | None:
         """None unless the replica identity logs deadline and status: absent is not NULL."""
@@ -140,7 +145,7 @@ class Wal2JsonDecoder:
             return None
         return Row(
             None if deadline is None else parse_instant(deadline),
-            status if status is None or type(status) is str else _text(status),
+            status if status is None else self._status_text(status),
             _version(identity.get(self._version)) if self._version else None,
         )
 
