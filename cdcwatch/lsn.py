@@ -6,12 +6,14 @@ https://www.postgresql.org/docs/current/datatype-pg-lsn.html
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 INVALID_LSN = 0
 
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
+@lru_cache(maxsize=16)  # a commit repeats what its begin said
 def parse_lsn(text: str) -> int:
     """`0/1A2B390` to an integer. ValueError for anything else."""
     match = _TEXT.fullmatch(text)

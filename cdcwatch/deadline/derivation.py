@@ -9,13 +9,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from cdcwatch.deadline.event import Stamp
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate
 from cdcwatch.errors import DecodeError
 
 if TYPE_CHECKING:
-    from cdcwatch.deadline.event import Encoder, Event
+    from cdcwatch.deadline.event import Encoder, Event, Stamp
     from cdcwatch.deadline.rule import DeadlineRule
     from cdcwatch.decode.change import Message, Row
     from cdcwatch.table import Key
@@ -43,7 +42,7 @@ class Derivation:
         self._covered = Position()
         self._snapshot: SnapshotVisibility | None = None
         self._transaction: Begin | None = None
-        self._stamp = Stamp("", "")
+        self._stamp: Stamp | None = None  # of the transaction at hand, made when its first event is
         self._ordinal = 0  # of the last change that is settled, in the transaction at hand
         self._repeats_through = 0  # the ordinals of this transaction that are behind us
         self._end_lsn = self._news_commit_lsn = self._news_ordinal = (
@@ -108,7 +107,7 @@ class Derivation:
             raise DecodeError("a transaction began inside another", remedy="use an output plugin without streaming")
         self._transaction = begin
         self._ordinal = 0
-        self._stamp = Stamp.of(begin.commit_lsn, begin.time_us)
+        self._stamp = None
         covered = self._covered
         if begin.commit_lsn < covered.end_lsn or (self._snapshot is not None and self._snapshot.sees(begin.xid)):
             self._repeats_through = sys.maxsize
@@ -151,7 +150,8 @@ class Derivation:
             rule = self._rule
             derived = rule.inserted(new, live_us) if kind == INSERT else rule.updated(old, new, live_us)
             if derived is not None:
-                self._events.append(self._encoder.change(key, derived, self._stamp, self._ordinal))
+                stamp = self._stamp or self._stamped()
+                self._events.append(self._encoder.change(key, derived, stamp, self._ordinal))
 
     def _settle_held_delete(self) -> None:
         held, self._held_delete = self._held_delete, None
@@ -163,7 +163,8 @@ class Derivation:
         if self._is_news():
             derived = self._rule.deleted(old)
             if derived is not None:
-                self._events.append(self._encoder.change(key, derived, self._stamp, self._ordinal))
+                stamp = self._stamp or self._stamped()
+                self._events.append(self._encoder.change(key, derived, stamp, self._ordinal))
 
     def _truncate(self, _: Truncate) -> None:
         if self._transaction is None:
@@ -171,7 +172,14 @@ class Derivation:
         self._settle_held_delete()
         self._truncated_at.append(len(self._updates))
         if self._is_news():
-            self._events.append(self._encoder.table_wide(self._rule.truncated(), self._stamp, self._ordinal))
+            self._events.append(self._encoder.table_wide(self._rule.truncated(), self._stamped(), self._ordinal))
+
+    def _stamped(self) -> Stamp:
+        begin = self._transaction
+        if begin is None:
+            raise RuntimeError("an event has a transaction")
+        self._stamp = stamp = self._encoder.stamp(begin.commit_lsn, begin.time_us)
+        return stamp
 
     def _is_news(self) -> bool:
         """Counts the change at hand and moves the position over it; False when it was behind us already."""

@@ -21,6 +21,8 @@ CANCELLED: Final = "deadline.cancelled"
 EXPIRED: Final = "deadline.expired"
 EVENT_TYPES: Final[tuple[EventType, ...]] = (SCHEDULED, MOVED, CANCELLED, EXPIRED)
 
+_new = tuple.__new__  # what a NamedTuple's own constructor comes to, in half the time
+
 REASON_DELETED = "deleted"
 REASON_TRUNCATED = "truncated"
 REASON_CLEARED = "deadline_cleared"
@@ -54,12 +56,12 @@ class DeadlineRule:
     @staticmethod
     def inserted(new: Row, live_us: int | None) -> Derived | None:
         """A new row; `live_us` is its `live_us(…)`, which the caller has already."""
-        return None if live_us is None else Derived(SCHEDULED, new, None)
+        return None if live_us is None else _new(Derived, (SCHEDULED, new, None, None))
 
     def updated(self, old: Row | None, new: Row, live_us: int | None) -> Derived | None:
         """A changed row; `old` is None where it is unknown."""
         if old is None:
-            return Derived(SCHEDULED, new, None) if live_us is not None else self._ended(new, None)
+            return _new(Derived, (SCHEDULED, new, None, None)) if live_us is not None else self._ended(new, None)
         was_us = self.live_us(old)
         if was_us == live_us:
             return None
