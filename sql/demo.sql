@@ -64,3 +64,13 @@ SELECT status, count(*) FROM orders GROUP BY status;
 -- name: rows
 -- Every order as it ended.
 SELECT id, status, version, expires_at FROM orders;
+
+-- name: slot
+-- What is confirmed, and how many bytes of WAL come after it. Asked here and not through the service's own queries: the
+-- comparison must not rest on what it compares.
+SELECT confirmed_flush_lsn::text, (pg_current_wal_lsn() - confirmed_flush_lsn)::int8
+  FROM pg_replication_slots WHERE slot_name = %(slot)s;
+
+-- name: wal_end
+-- The insert position: every commit so far ends before it.
+SELECT pg_current_wal_insert_lsn()::text;

@@ -9,7 +9,6 @@ from cdcwatch.database import connect, translated
 from cdcwatch.demo.order import State
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
-from cdcwatch.slot.status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,14 +66,12 @@ class Figures:
 
     def slot(self) -> SlotPlace:
         """The slot now."""
-        status = read_status(self._connection, self._slot)
-        if status is None or status.confirmed_flush_lsn is None:
-            return SlotPlace(0, 0)
-        return SlotPlace(parse_lsn(status.confirmed_flush_lsn), status.lag_bytes or 0)
+        confirmed, lag_bytes = self._row(query("demo", "slot"), {"slot": self._slot})
+        return SlotPlace(parse_lsn(confirmed), lag_bytes)
 
     def wal_end_lsn(self) -> int:
         """Every commit so far ends before it."""
-        return parse_lsn(self._row(query("stream", "current_lsn"))[0])
+        return parse_lsn(self._row(query("demo", "wal_end"))[0])
 
     def status_counts(self) -> dict[str, int]:
         """Rows by status."""
@@ -96,5 +93,5 @@ class Figures:
         with translated(), self._connection.cursor(binary=True) as cursor:
             row = cursor.execute(statement, values).fetchone()
         if row is None:
-            raise RuntimeError("an aggregate gave no row")
+            raise RuntimeError("a row that must be there is not")
         return row

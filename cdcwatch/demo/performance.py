@@ -70,7 +70,7 @@ class Picture(Protocol):
 
 
 def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Summary:
-    """The whole demo; without a view nobody watches. NotDurableError when it was interrupted before its end, other errors as they come.
+    """The whole demo; without a view nobody watches. NotDurableError when it was interrupted before its end.
 
     Whatever happens, nothing of it runs afterwards.
     """
