@@ -36,6 +36,8 @@ class Outbox:
         self._size_bytes = 0
         self._closed = False
         self.event_count = 0
+        self.is_sink_failing = False
+        """Set by the publisher: the last attempt at the sink failed, and no later one has succeeded."""
 
     @property
     def flush_lsn(self) -> int:

@@ -1,5 +1,9 @@
 """One connection's stream: slot -> decode -> deadline -> outbox and schedule, and the status updates back.
 
+While the sink fails and holds no more, the stream is scouted: deadlines still reach the schedule, so that orders are
+closed on time through a broker's outage of any length, events are dropped, and nothing of it counts as read; afterwards
+the stream is taken again from where the outbox ends.
+
 It never waits for the sink, for a close or for a huge transaction: when too much is in flight it stops reading, and its
 status updates go on with the position that is durable.
 """
@@ -7,8 +11,10 @@ status updates go on with the position that is durable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cdcwatch.deadline.position import Position
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Progress, SnapshotMark
 from cdcwatch.lsn import format_lsn
@@ -56,6 +62,22 @@ class ReadingObserver(Protocol):
         ...
 
 
+_NOTHING: Final = Position()
+
+
+class StreamRestart(UnavailableError):  # noqa: N818
+    """The sink takes events again: the stream is to be read anew from what it was given last."""
+
+    def __init__(self) -> None:
+        super().__init__("the sink works again: what was only scouted is read anew", remedy="nothing")
+
+
+class _Mode(Enum):
+    READ = "read"
+    SCOUT = "scout"
+    HOLD = "hold"
+
+
 @dataclass(slots=True)
 class ReadingState:
     """What outlives a connection."""
@@ -63,6 +85,8 @@ class ReadingState:
     origin: Origin
     start: Progress | None = None
     """Set once the sink has said how far its events go; nothing is read before."""
+    handed_over: Position = _NOTHING
+    """What the outbox was given, durable or not."""
     snapshot: SnapshotMark | None = None
     """Goes along in the record until a connection finds the slot itself beyond it: a replay may begin before."""
     patience_s: float = _FIRST_PATIENCE_S
@@ -71,6 +95,12 @@ class ReadingState:
     """The greatest flush position that the server has: found at the slot, or carried by a status update."""
     stopping: bool = False
     until_lsn: int | None = None
+
+    def begin_at(self, start: Progress, snapshot: SnapshotMark | None = None) -> None:
+        """The sink has spoken: events through `start` are in it."""
+        self.handed_over = max(self.handed_over, start.position)
+        self.snapshot = snapshot
+        self.start = start
 
 
 class Follower:
@@ -95,7 +125,7 @@ class Follower:
         timeout_s = facts.wal_sender_timeout_s
         self._status_interval_s = min(_STATUS_INTERVAL_S, timeout_s / 3) if timeout_s else _STATUS_INTERVAL_S
         self._begun = False
-        self._paused = False
+        self._paused = self._scouts = False
         self._reply_now = False
         self._heard_s = self._status_s = self._offer_s = self._asked_s = now_s
         self._offered_lsn = 0
@@ -105,21 +135,27 @@ class Follower:
     @property
     def reads(self) -> bool:
         """Whether the next step would read: if not, readable bytes are no reason to call it."""
-        state = self._state
-        if state.start is None or state.stopping:
-            return False
-        if self._paused:
-            self._paused = not self._outbox.is_half_empty
-        else:
-            self._paused = self._outbox.is_full
-        return not self._paused
+        return self._mode() is not _Mode.HOLD
+
+    def _mode(self) -> _Mode:
+        state, outbox = self._state, self._outbox
+        if state.stopping:
+            return _Mode.HOLD
+        self._paused = not outbox.is_half_empty if self._paused else outbox.is_full
+        if state.start is not None and not self._paused:
+            return _Mode.READ
+        return _Mode.SCOUT if outbox.is_sink_failing and self._schedule is not None else _Mode.HOLD
 
     def step(self, now_s: float) -> float:
         """Seconds after which it wants to be called again though nothing arrived. Negative: only then, a nap."""
         bite_bytes = 0
-        if self.reads:
+        mode = self._mode()
+        if mode is not _Mode.HOLD:
+            if self._scouts and mode is _Mode.READ:
+                raise StreamRestart
             if not self._begun:
                 self._begin()
+            self._scouts = mode is _Mode.SCOUT
             messages = self._stream.read(BITE_BYTES)
             if messages:
                 self._heard_s = now_s
@@ -137,9 +173,7 @@ class Follower:
     def _begin(self) -> None:
         """The stream starts at or before what was handed over already."""
         state = self._state
-        if state.start is None:
-            raise RuntimeError("nothing is read before the sink has spoken")
-        covered = max(state.start.position, self._derivation.position)
+        covered = state.handed_over
         mark = state.snapshot
         self._derivation.restart(covered, mark.visibility if mark else None)
         self._offered_lsn = covered.end_lsn
@@ -181,18 +215,19 @@ class Follower:
             rest = portion.updates[begin:] if begin else portion.updates
             if rest:
                 self._schedule.apply(rest)
-        if portion.events:
+        if portion.events and not self._scouts:
             self._offer(portion.events)
 
     def _offer(self, events: Sequence[Event]) -> None:
         position = self._derivation.position
         self._outbox.offer(events, Progress(self._state.origin, position, self._state.snapshot))
+        self._state.handed_over = position
         self._offered_lsn = position.end_lsn
 
     def _offer_idle_position(self, now_s: float) -> None:
         """Commits without events and keepalives move the position too: told once a second, or when asked."""
         end_lsn = self._derivation.position.end_lsn
-        if not self._begun or end_lsn <= self._offered_lsn or self._state.stopping:
+        if not self._begun or self._scouts or end_lsn <= self._offered_lsn or self._state.stopping:
             return
         until_lsn = self._state.until_lsn
         asked = self._reply_now or (until_lsn is not None and end_lsn >= until_lsn)
@@ -229,7 +264,7 @@ class Follower:
 
     def _wait_s(self, now_s: float) -> float:
         due_s = [self._status_s + self._status_interval_s, max(self._heard_s, self._asked_s) + _ASK_AFTER_SILENCE_S]
-        if self._begun and self._derivation.position.end_lsn > self._offered_lsn:
+        if self._begun and not self._scouts and self._derivation.position.end_lsn > self._offered_lsn:
             due_s.append(self._offer_s + _IDLE_OFFER_INTERVAL_S)
         if self._outbox.flush_lsn > self._sent_flush_lsn:
             due_s.append(self._status_s + _FLUSH_STATUS_INTERVAL_S)

@@ -86,6 +86,7 @@ class Publisher(threading.Thread):
             self._begin(self._sink, progress)
             self._begun = True
         self.is_open = True
+        self._outbox.is_sink_failing = False
         self.last_error = None
         _log.info("publisher: the sink is open")
 
@@ -109,6 +110,7 @@ class Publisher(threading.Thread):
         wait_s = backoff.next_s()
         self.reopen_count += 1
         self.last_error = str(error)
+        self._outbox.is_sink_failing = True
         _log.warning("publisher: %s; again in %.1f s", error, wait_s)
         self._sink.close()
         self._stop_requested.wait(wait_s)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
-from cdcwatch.pipeline.follower import Follower, ReadingState, require_no_gap
+from cdcwatch.pipeline.follower import Follower, ReadingState, StreamRestart, require_no_gap
 from cdcwatch.slot.stream import SlotBusyError
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class Reader(threading.Thread):
         """From the publisher: events through `progress` are in the sink; reading may begin."""
         if self._state is None:
             raise RuntimeError("the publisher runs only once the slot is ours")
-        self._state.snapshot = snapshot if snapshot and self._begin_lsn < snapshot.lsn else None
-        self._state.start = progress
+        self._state.begin_at(progress, snapshot if snapshot and self._begin_lsn < snapshot.lsn else None)
         self._waker.wake()
 
     def mark_gap(self, reason: str) -> None:
@@ -144,6 +143,8 @@ class Reader(threading.Thread):
                     announced = error.holder
                     _log.warning("standby: %s", error)
                 self._pause(_STANDBY_POLL_S)
+            except StreamRestart as restart:
+                _log.info("reader: %s", restart)
             except UnavailableError as error:
                 wait_s = backoff.next_s()
                 self.reconnect_count += 1
@@ -196,8 +197,7 @@ class Reader(threading.Thread):
             self._acquired(facts, origin)
             return self._state, self._derivation
         if self._state.start is not None:
-            handed_over = max(self._state.start.position, self._derivation.position)
-            require_no_gap(facts, Progress(self._state.origin, handed_over), origin)
+            require_no_gap(facts, Progress(self._state.origin, self._state.handed_over), origin)
             mark = self._state.snapshot
             self._state.snapshot = mark if mark and self._begin_lsn < mark.lsn else None
         _log.info("reader: the stream goes on")
@@ -205,11 +205,10 @@ class Reader(threading.Thread):
 
     def _close_outbox(self) -> None:
         """Nobody else offers."""
-        state, derivation, gap = self._state, self._derivation, self._gap
-        if gap is not None and state is not None and state.start is not None and derivation is not None:
+        state, gap = self._state, self._gap
+        if gap is not None and state is not None and state.start is not None:
             self._gap = None
-            position = max(state.start.position, derivation.position)
-            self._outbox.offer([], Progress(state.origin, position, state.snapshot, gap))
+            self._outbox.offer([], Progress(state.origin, state.handed_over, state.snapshot, gap))
         self._outbox.close()
 
     def _is_done(self, state: ReadingState, stream: SlotStream) -> bool:

@@ -14,7 +14,7 @@ from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from cdcwatch.errors import DecodeError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
-from cdcwatch.pipeline.follower import BITE_BYTES, Follower, ReadingState, require_no_gap
+from cdcwatch.pipeline.follower import BITE_BYTES, Follower, ReadingState, StreamRestart, require_no_gap
 from tests.fakes.slot import FACTS, FakeStream, keepalive, xlog_data
 from tests.fakes.table import WATCHED
 from tests.wal2json import begin, commit, instant, render
@@ -41,7 +41,7 @@ class World:
         self.connect()
 
     def begin_at(self, position):
-        self.state.start = Progress(ORIGIN, position)
+        self.state.begin_at(Progress(ORIGIN, position), self.state.snapshot)
 
     def connect(self, **facts):
         self.facts = replace(FACTS, **facts)
@@ -510,3 +510,39 @@ def test_a_gap_is_never_silent(found, said):
     with pytest.raises(PreconditionError, match=said) as caught:
         require_no_gap(FACTS, found, ORIGIN)
     assert "--accept-gap" in caught.value.remedy
+
+
+def test_while_a_full_sink_fails_deadlines_are_scouted_and_read_anew_afterwards():
+    world = World(limit_bytes=1)
+    world.step(*transaction(0x2000, insert(1)))
+    taken = world.outbox.take(100, 0)
+    world.step(*transaction(0x3000, insert(2)))
+    assert world.stream.incoming, "the outbox is full and the sink only slow: nothing is read"
+    world.outbox.is_sink_failing = True
+    world.step()
+    assert [update[0] for update in world.fed[-1]] == [2], "the schedule learns of it"
+    world.step(keepalive(0x9000), after_s=5)
+    assert world.outbox.take(100, 0) == [], "but nothing of it is handed over, events or positions"
+
+    world.outbox.is_sink_failing = False
+    world.outbox.acknowledge([batch.sequence for batch in taken])
+    with pytest.raises(StreamRestart):
+        world.step()
+    world.connect()
+    world.step(*transaction(0x2000, insert(1)), *transaction(0x3000, insert(2)))
+    assert ids(world.publish()) == ["0/3000-1"]
+
+
+def test_a_sink_that_fails_from_the_start_is_scouted_too():
+    world = World(start=False)
+    world.step(*transaction(0x2000, insert(1)))
+    assert world.fed == []
+    world.outbox.is_sink_failing = True
+    world.step()
+    assert [update[0] for update in world.fed[-1]] == [1]
+    world.begin_at(Position(START_LSN))
+    with pytest.raises(StreamRestart):
+        world.step()
+    world.connect()
+    world.step(*transaction(0x2000, insert(1)))
+    assert ids(world.publish()) == ["0/2000-1"]
