@@ -184,6 +184,7 @@ def test_reading_pauses_when_the_outbox_is_full_and_goes_on_when_half_of_it_is_d
     world = World(limit_bytes=2000)
     commit_lsn = 0x2000
     while world.follower.reads:
+        assert commit_lsn < 0x4000, "it never pauses"
         world.step(*transaction(commit_lsn, insert(1)))
         commit_lsn += 0x100
     assert world.outbox.is_full
