@@ -12,3 +12,13 @@ SELECT statement_timestamp(), {deadline}, {version}, {key}
 -- How many open rows are due, counted up to a limit: a backlog must not be read in full to be known as one.
 SELECT count(*)
   FROM (SELECT FROM {table} WHERE {is_open} AND {deadline} <= statement_timestamp() LIMIT {limit}) AS due;
+
+-- name: order
+-- One order by its key, with the database's own time; the key comes back as the table writes it.
+SELECT clock_timestamp(), {deadline}, {status}, {version}, {is_open}, {key}
+  FROM {table}
+ WHERE {same_key};
+
+-- name: canonical_key
+-- A key's texts as its columns' types write them, whether or not there is such an order.
+SELECT {key};

@@ -14,7 +14,14 @@ SELECT current_setting('server_version_num')::int                               
        (SELECT count(*)::int FROM pg_stat_replication)                                         AS walsenders_taken,
        (SELECT nullif(setting, '-1')::bigint * 1048576
           FROM pg_settings WHERE name = 'max_slot_wal_keep_size')                              AS slot_keep_bytes,
-       EXISTS (SELECT FROM pg_settings WHERE name = 'max_slot_wal_keep_size')                  AS knows_slot_keep;
+       EXISTS (SELECT FROM pg_settings WHERE name = 'max_slot_wal_keep_size')                  AS knows_slot_keep,
+       current_setting('server_encoding')                                                      AS encoding,
+       (SELECT extract(epoch FROM (setting || unit)::interval)::float8
+          FROM pg_settings WHERE name = 'idle_replication_slot_timeout' AND setting <> '0')    AS idle_slot_timeout_s,
+       current_setting('synchronized_standby_slots', true)                                     AS synchronized_standby_slots,
+       (SELECT marker FROM unnest(%(service_roles)s::text[]) WITH ORDINALITY AS known (marker, place)
+         WHERE EXISTS (SELECT FROM pg_roles WHERE rolname = marker)
+         ORDER BY place LIMIT 1)                                                               AS service_role;
 
 -- name: role_facts
 -- Who we are, and what lets us use replication. Managed services grant a role of theirs instead of the attribute.
@@ -23,12 +30,28 @@ SELECT quote_ident(role.rolname)                                                
        role.rolsuper                                                                           AS is_superuser,
        role.rolreplication                                                                     AS has_replication,
        (SELECT quote_ident(service.rolname) FROM pg_roles service
-         WHERE service.rolname IN ('rds_replication') AND pg_has_role(role.oid, service.oid, 'MEMBER')
+         WHERE service.rolname = ANY (%(granted)s) AND pg_has_role(role.oid, service.oid, 'MEMBER')
          LIMIT 1)                                                                              AS member_of,
        (SELECT quote_ident(service.rolname) FROM pg_roles service
-         WHERE service.rolname IN ('rds_replication') LIMIT 1)                                 AS service_role
+         WHERE service.rolname = ANY (%(granted)s) LIMIT 1)                                    AS service_role
   FROM pg_roles role
  WHERE role.rolname = current_user;
+
+-- name: session_facts
+-- This connection as the server sees it: whether it is encrypted, whether it left the machine, and which process serves it.
+-- A pooler hands out a process id of its own at connect, so that the two differ behind one.
+-- https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-PG-STAT-SSL-VIEW
+SELECT pg_backend_pid()                                                                        AS backend_pid,
+       coalesce(ssl.ssl, false)                                                                AS is_encrypted,
+       coalesce(ssl.version, '')                                                               AS tls_version,
+       inet_client_addr() IS NULL OR host(inet_client_addr()) = host(inet_server_addr())
+           OR inet_client_addr() <<= inet '127.0.0.0/8'                                        AS is_local
+  FROM pg_stat_ssl ssl
+ WHERE ssl.pid = pg_backend_pid();
+
+-- name: server_clock
+-- The database's clock, to be compared with ours: microseconds since 1970.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8;
 
 -- name: allowed_plugins
 -- The output plugins this server lets in; NULL where the setting doesn't exist. Fails with 42501 where it exists and this
@@ -63,7 +86,8 @@ SELECT attribute.attname::text                                                  
        quote_ident(attribute.attname)                                                          AS sql_name,
        format_type(attribute.atttypid, attribute.atttypmod)                                    AS type,
        attribute.atttypid = 'timestamptz'::regtype                                             AS is_timestamptz,
-       attribute.attnotnull                                                                    AS is_not_null
+       attribute.attnotnull                                                                    AS is_not_null,
+       coalesce(to_jsonb(attribute) ->> 'attgenerated', '')                                    AS generated
   FROM pg_attribute attribute
  WHERE attribute.attrelid = %(oid)s AND attribute.attnum > 0 AND NOT attribute.attisdropped
  ORDER BY attribute.attnum;
@@ -84,16 +108,125 @@ SELECT index.indisprimary                                                       
  GROUP BY index.indexrelid, index.indisprimary, index.indisreplident, index.indimmediate
  ORDER BY index.indisprimary DESC, index.indexrelid;
 
+-- name: partitions
+-- The leaves of a partitioned table, each with its own replica identity: it is not inherited from the parent.
+-- https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLICA-IDENTITY
+SELECT format('%%I.%%I', schema.nspname, leaf.relname)                                           AS sql_name,
+       leaf.relkind::text                                                                      AS kind,
+       leaf.relpersistence::text                                                               AS persistence,
+       leaf.relreplident::text                                                                 AS identity,
+       ARRAY(SELECT attribute.attname::text
+               FROM pg_index index
+               CROSS JOIN LATERAL unnest(index.indkey::int2[]) WITH ORDINALITY AS part (number, place)
+               JOIN pg_attribute attribute
+                 ON attribute.attrelid = index.indrelid AND attribute.attnum = part.number
+              WHERE index.indrelid = leaf.oid AND index.indisvalid AND index.indimmediate
+                AND part.place <= index.indnkeyatts
+                AND (leaf.relreplident = 'd' AND index.indisprimary
+                     OR leaf.relreplident = 'i' AND index.indisreplident))                     AS identity_columns
+  FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree
+  JOIN pg_class leaf ON leaf.oid = tree.relid
+  JOIN pg_namespace schema ON schema.oid = leaf.relnamespace
+ WHERE tree.isleaf
+ ORDER BY 1;
+
+-- name: status_column
+-- The status column: the labels of its enum, NULL when it is none, and the CHECK constraints about it alone.
+-- https://www.postgresql.org/docs/current/catalog-pg-enum.html
+SELECT (SELECT array_agg(label.enumlabel::text ORDER BY label.enumsortorder)
+          FROM pg_enum label WHERE label.enumtypid = attribute.atttypid)                       AS labels,
+       ARRAY(SELECT quote_ident(conname)
+               FROM pg_constraint
+              WHERE conrelid = attribute.attrelid AND contype = 'c' AND conkey = ARRAY[attribute.attnum]
+              ORDER BY conname)                                                                AS constraint_names,
+       ARRAY(SELECT pg_get_expr(conbin, conrelid)
+               FROM pg_constraint
+              WHERE conrelid = attribute.attrelid AND contype = 'c' AND conkey = ARRAY[attribute.attnum]
+              ORDER BY conname)                                                                AS constraint_texts
+  FROM pg_attribute attribute
+ WHERE attribute.attrelid = %(oid)s AND attribute.attname = %(status)s;
+
+-- name: status_fits
+-- Whether a status is kept by the column's type as it is written.
+SELECT ({status})::{type}::text = {status};
+
+-- name: status_passes
+-- What a CHECK constraint says of a status. Its text is the catalog's own.
+SELECT ({constraint}) FROM (SELECT ({status})::{type} AS {column}) AS row;
+
+-- name: statuses_seen
+-- Whether the statistics list every status there is, and none of the wanted ones. Nothing of them leaves the server.
+-- https://www.postgresql.org/docs/current/view-pg-stats.html
+SELECT stats.n_distinct > 0
+       AND cardinality(stats.most_common_vals::text::text[]) >= stats.n_distinct
+       AND NOT stats.most_common_vals::text::text[] && %(statuses)s::text[]
+  FROM pg_stats stats
+ WHERE stats.schemaname = %(schema)s AND stats.tablename = %(table)s AND stats.attname = %(status)s
+   AND stats.most_common_vals IS NOT NULL
+ LIMIT 1;
+
+-- name: publication_facts
+-- The publication and what it says of the watched table. Columns that came with later versions are NULL before them.
+-- https://www.postgresql.org/docs/current/view-pg-publication-tables.html
+SELECT publication.pubinsert AND publication.pubupdate AND publication.pubdelete
+           AND publication.pubtruncate                                                         AS publishes_all,
+       coalesce((to_jsonb(publication) ->> 'pubviaroot')::bool, false)                         AS via_root,
+       coalesce(published.tablename IS NOT NULL, false)                                        AS has_table,
+       ARRAY(SELECT jsonb_array_elements_text(to_jsonb(published) -> 'attnames'))              AS columns,
+       to_jsonb(published) ->> 'rowfilter' IS NOT NULL                                         AS has_row_filter
+  FROM pg_publication publication
+  LEFT JOIN pg_publication_tables published
+    ON published.pubname = publication.pubname
+   AND published.schemaname = %(schema)s AND published.tablename = %(table)s
+ WHERE publication.pubname = %(publication)s;
+
+-- name: publication_rights
+-- What making a publication for the table takes: to own it, and CREATE in the database.
+-- https://www.postgresql.org/docs/current/logical-replication-security.html
+SELECT pg_has_role(relation.relowner, 'USAGE') AND has_database_privilege(current_database(), 'CREATE')
+  FROM pg_class relation
+ WHERE relation.oid = %(oid)s;
+
+-- name: index_facts
+-- Of an index by name: whether it holds open rows alone.
+SELECT bool_or(index.indpred IS NOT NULL)
+  FROM pg_index index JOIN pg_class relation ON relation.oid = index.indexrelid
+ WHERE relation.relname = %(index)s AND index.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)
+                                                            UNION ALL SELECT %(oid)s::oid);
+
+-- name: invalid_indexes
+-- What an interrupted CREATE INDEX CONCURRENTLY leaves behind: written by every change, used by no query.
+SELECT format('%%I.%%I', schema.nspname, relation.relname)
+  FROM pg_index index
+  JOIN pg_class relation ON relation.oid = index.indexrelid
+  JOIN pg_namespace schema ON schema.oid = relation.relnamespace
+ WHERE index.indrelid = %(oid)s AND NOT index.indisvalid AND relation.relkind = 'i'
+   AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index building WHERE building.index_relid = index.indexrelid)
+ ORDER BY 1;
+
 -- name: rights
--- What this role may do with the watched table. A right on the whole table counts for each of its columns.
+-- What this role may do with the watched table. A right on the whole table counts for each of its columns. Row-level
+-- security filters unless a policy lets this role see and change everything.
+-- https://www.postgresql.org/docs/current/ddl-rowsecurity.html
 -- https://www.postgresql.org/docs/current/functions-info.html
 SELECT has_schema_privilege(relation.relnamespace, 'USAGE')                                    AS may_use_schema,
        NOT EXISTS (SELECT FROM unnest(%(read)s::text[]) AS wanted (name)
                     WHERE NOT has_column_privilege(relation.oid, wanted.name, 'SELECT'))       AS may_select,
        NOT EXISTS (SELECT FROM unnest(%(written)s::text[]) AS wanted (name)
                     WHERE NOT has_column_privilege(relation.oid, wanted.name, 'UPDATE'))       AS may_update,
-       has_table_privilege(relation.oid, 'DELETE')                                             AS may_delete
-  FROM pg_class relation
+       has_table_privilege(relation.oid, 'DELETE')                                             AS may_delete,
+       row_security_active(relation.oid)
+           AND (EXISTS (SELECT FROM pg_policies policy
+                         WHERE policy.schemaname = schema.nspname
+                           AND policy.tablename = relation.relname AND policy.permissive = 'RESTRICTIVE')
+                OR NOT EXISTS (SELECT FROM pg_policies policy
+                                WHERE policy.schemaname = schema.nspname
+                                  AND policy.tablename = relation.relname AND policy.cmd = 'ALL'
+                                  AND policy.qual = 'true' AND coalesce(policy.with_check, 'true') = 'true'
+                                  AND EXISTS (SELECT FROM unnest(policy.roles) AS name
+                                               WHERE name = 'public' OR pg_has_role(name, 'USAGE'))))
+                                                                                               AS is_filtered
+  FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
  WHERE relation.oid = %(oid)s;
 
 -- name: avoid_full_scans

@@ -5,37 +5,43 @@ from typing import TYPE_CHECKING
 import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
-from cdcwatch.cli.output import coloured, print_json
+from cdcwatch.cli.output import coloured, print_json, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cdcwatch.slot.preflight import Check
+    from cdcwatch.slot.check import Check
 
 
 def check(
     context: typer.Context, json: JsonOption = False, config: ConfigOption = None, _debug: DebugOption = False
 ) -> None:
-    """Check every precondition of the database: ok, warn or fail, and the remedy. Exit 1 when one fails."""
+    """Check every precondition of database and broker: ok, warn or fail, and the remedy.
+
+    Exit 1 when one fails for what a server said, 3 when none does but a server can't be reached. Changes nothing: for a
+    second at most a temporary slot shows whether the output plugin can be loaded.
+    """
     from dataclasses import asdict
 
-    from cdcwatch.database import connect
-    from cdcwatch.slot.preflight import preflight
+    from cdcwatch.inspection.preflight import all_checks
+    from cdcwatch.slot.check import exit_code
 
-    settings = settings_of(context, config)
-    with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
-        checks = preflight(connection, settings)
-    failed = any(one.state == "fail" for one in checks)
+    checks, error = all_checks(settings_of(context, config))
+    code = error.exit_code if error is not None else exit_code(checks)
     if json:
-        print_json({"ok": not failed, "checks": [asdict(one) for one in checks]})
+        print_json({"ok": code == 0, "checks": [asdict(one) for one in checks]})
     else:
         print_checks(checks)
-    raise typer.Exit(1 if failed else 0)
+    if error is not None:
+        raise error
+    raise typer.Exit(code)
 
 
 def print_checks(checks: "Iterable[Check]") -> None:
     """A line each, the remedy on its own below."""
     for one in checks:
-        print(f"{coloured(f'{one.state:<4}', one.state)}  {one.name:<10}  {one.message}")
+        head = f"{coloured(f'{one.state:<4}', one.state)}  {one.name:<13}  "
+        print(head + wrapped(one.message, indent=21))
         if one.remedy:
-            print(f"                  remedy: {one.remedy}")
+            # Never broken: it is there to be copied.
+            print(f"{'':<21}remedy: {one.remedy}")

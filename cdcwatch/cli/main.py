@@ -12,7 +12,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cdcwatch import __version__
-from cdcwatch.cli import check, demo, look, run, slot
+from cdcwatch.cli import check, demo, explain, look, run, slot
+from cdcwatch.cli.examples import examples
 from cdcwatch.cli.options import ConfigOption, DebugOption
 from cdcwatch.errors import CdcwatchError
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     name="cdcwatch",
     help="Closes orders at their deadline from PostgreSQL's logical replication stream.",
     no_args_is_help=True,
-    add_completion=False,
+    epilog=examples(""),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,11 +49,12 @@ def _root(
 
 # Every command stands here once, in the order of `--help`.
 app.add_typer(slot.app, name="slot")
-app.command("check")(check.check)
-app.command("run")(run.run)
-app.command("pending")(look.pending)
-app.command("events")(look.events)
-app.command("demo")(demo.demo)
+app.command("check", epilog=examples("check"))(check.check)
+app.command("run", epilog=examples("run"))(run.run)
+app.command("pending", epilog=examples("pending"))(look.pending)
+app.command("events", epilog=examples("events"))(look.events)
+app.command("explain", epilog=examples("explain"))(explain.explain)
+app.command("demo", epilog=examples("demo"))(demo.demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

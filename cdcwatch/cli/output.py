@@ -1,7 +1,10 @@
 """How things look: plain lines that stay readable in a log, colour on a terminal only. Pure but for the terminal."""
 
 import os
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
@@ -9,6 +12,7 @@ import orjson
 _COLOURS: Final = {"ok": "32", "warn": "33", "fail": "31"}
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_USUAL_COLUMNS: Final = 80
 
 
 def print_json(value: Any) -> None:
@@ -21,6 +25,19 @@ def coloured(text: str, state: str) -> str:
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
+
+
+def wrapped(text: str, *, indent: int) -> str:
+    """Broken at the terminal's width, further lines indented; one line where nobody looks at it, for grep."""
+    if not sys.stdout.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size((_USUAL_COLUMNS, 24)).columns - indent)
+    return f"\n{'':<{indent}}".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""])
+
+
+def clipped(text: str, width: int) -> str:
+    """At most `width` characters, the last of them a mark where some are missing."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def bytes_text(count: int | None) -> str:
@@ -48,7 +65,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def table_text(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table_text(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Columns padded to their widest cell, nothing after the last one."""
     lines = [head, *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]

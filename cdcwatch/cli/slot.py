@@ -1,4 +1,4 @@
-"""`cdcwatch slot …`: the replication slot, for DBAs."""
+"""`cdcwatch slot …`: the replication slot, for DBAs. Making, moving and dropping; looking is in `slot_state`."""
 
 import signal
 import sys
@@ -8,56 +8,120 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdcwatch.cli import slot_peek, slot_state
 from cdcwatch.cli.check import print_checks
-from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
-from cdcwatch.cli.output import bytes_text, duration_text, print_json
+from cdcwatch.cli.examples import examples
+from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
+from cdcwatch.cli.output import bytes_text, duration_text
 from cdcwatch.errors import CheckFailedError, ConfigurationError, NotDurableError
 
 if TYPE_CHECKING:
-    from cdcwatch.slot.admin import Blocker
+    from cdcwatch.inspection.skip import Skipped
+    from cdcwatch.settings import Settings
+    from cdcwatch.slot.blockers import Blocker
+    from cdcwatch.slot.creation import CreatedSlot, Plan
     from cdcwatch.slot.status import SlotStatus
 
-app = typer.Typer(help="Make, watch and drop the replication slot.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make, watch, look into, move and drop the replication slot.", no_args_is_help=True, epilog=examples("slot")
+)
+YesOption = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 
 
 @app.callback()
 def _group(config: ConfigOption = None, _debug: DebugOption = False) -> None:
-    """Make, watch and drop the replication slot."""
+    """Make, watch, look into, move and drop the replication slot."""
 
 
-@app.command()
+@app.command(epilog=examples("slot create"))
 def create(
     context: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and say what would be made.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and print what would be run.")] = False,
     timeout: Annotated[
         float,
         typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait for running transactions; 0: no limit."),
     ] = 300,
+    failover: Annotated[
+        bool, typer.Option("--failover", help="Synchronised to standbys, as slot.failover. PostgreSQL 17 and later.")
+    ] = False,
+    plugin: Annotated[
+        str | None, typer.Option("--plugin", metavar="wal2json|pgoutput", help="In place of slot.plugin.")
+    ] = None,
+    snapshot: Annotated[
+        bool,
+        typer.Option(
+            "--snapshot",
+            help="Forget the topic's progress of this slot, so that the next run publishes all open orders first.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
-    """Check, then make the slot. It waits for transactions that are running; out of time, it leaves nothing behind."""
-    from cdcwatch.slot.admin import create_slot, plan_slot
+    """Check, then make the slot; for pgoutput its publication before it.
 
-    settings = settings_of(context, config)
+    It waits for transactions that are running, and names them; out of time or interrupted, it leaves nothing behind.
+    """
+    from cdcwatch.inspection.changes import options_of
+    from cdcwatch.inspection.preflight import broker_checks
+    from cdcwatch.slot.creation import create_slot, plan_slot
+
+    settings = _chosen(settings_of(context, config), failover=failover, plugin=plugin)
+    if snapshot and settings.sink.kind != "kafka":
+        raise ConfigurationError("--snapshot is about the topic, and sink.kind is not kafka", remedy="leave it out")
+    broker = broker_checks(settings)
     if dry_run:
-        checks, existing = plan_slot(settings)
-        print_checks(checks)
-        if any(check.state == "fail" for check in checks):
-            raise CheckFailedError("a check failed: no slot would be made", remedy="mend what is marked fail above")
-        if existing is not None:
-            print(f"slot {existing.name} is already there ({existing.plugin}, database {existing.database})")
-        else:
-            print(f"would make slot {settings.slot.name} with the plugin {settings.slot.plugin}")
+        _print_plan(plan_slot(settings, options_of(settings)), settings, broker, snapshot=snapshot)
         return
+    unfit = next((one for one in broker if one.state == "fail"), None)
+    if snapshot and unfit is not None:
+        raise CheckFailedError(f"no slot was made: {unfit.message}", remedy=unfit.remedy)
     try:
         with _interruptible():
-            created = create_slot(settings, timeout_s=timeout, on_waiting=_print_blockers)
+            created = create_slot(
+                settings, timeout_s=timeout, on_waiting=_print_blockers, options_of=options_of(settings)
+            )
     except KeyboardInterrupt:
         raise NotDurableError(
             "interrupted: no slot was made, nothing was left behind", remedy="run cdcwatch slot create again"
         ) from None
+    _print_created(created, settings)
+    print_checks([*created.warnings, *(one for one in broker if one.state != "ok")])
+    _tell_of_snapshot(settings, forced=snapshot, reachable=unfit is None)
+    print(
+        "The server now keeps WAL until it is read: start `cdcwatch run` soon, and watch\n"
+        "retained bytes, safe_wal_size and the forecast with `cdcwatch slot status`."
+    )
+
+
+def _chosen(settings: "Settings", *, failover: bool, plugin: str | None) -> "Settings":
+    """The settings with what the command line says instead."""
+    import msgspec
+
+    if plugin not in {None, "wal2json", "pgoutput"}:
+        raise ConfigurationError("--plugin takes wal2json or pgoutput", remedy="name one of the two")
+    slot = settings.slot
+    chosen: dict[str, Any] = {"failover": failover or slot.failover, "plugin": plugin or slot.plugin}
+    return msgspec.structs.replace(settings, slot=msgspec.structs.replace(slot, **chosen))
+
+
+def _print_plan(plan: "Plan", settings: "Settings", broker: "Sequence[Any]", *, snapshot: bool) -> None:
+    print_checks([*plan.checks, *broker])
+    if any(check.state == "fail" for check in plan.checks):
+        raise CheckFailedError("a check failed: no slot would be made", remedy="mend what is marked fail above")
+    if plan.existing is not None:
+        print(f"slot {plan.existing.name} is already there ({plan.existing.plugin}, database {plan.existing.database})")
+    else:
+        print(f"would make slot {settings.slot.name} with the plugin {settings.slot.plugin}:")
+        for statement in plan.statements:
+            print(f"  {statement}")
+    if snapshot:
+        print(f"would forget the progress of {settings.slot.name} in {settings.kafka.topic}.progress")
+
+
+def _print_created(created: "CreatedSlot", settings: "Settings") -> None:
     status = created.status
+    if created.publication_made:
+        print(f"created publication {settings.slot.publication}")
     if created.was_there:
         print(f"slot {status.name} is already there, as it would be made; nothing was changed")
     else:
@@ -66,66 +130,127 @@ def create(
     print(f"  plugin                  {status.plugin}")
     print(f"  database                {status.database}")
     print(f"  consistent point        {status.confirmed_flush_lsn}")
+    print(f"  failover                {'yes' if status.failover else 'no'}")
     print(f"  max_slot_wal_keep_size  {'-1 (no limit)' if keep is None else bytes_text(keep)}")
-    print_checks(created.warnings)
-    print(
-        "The server now keeps WAL until it is read here: start `cdcwatch run` soon, and watch retained bytes and"
-        " wal_status with `cdcwatch slot status`."
-    )
 
 
-@app.command()
-def status(
-    context: typer.Context, json: JsonOption = False, config: ConfigOption = None, _debug: DebugOption = False
-) -> None:
-    """Show position, lag, retained WAL and owner. Exit 1 when WAL that the slot needs is gone or about to go."""
-    from cdcwatch.slot.admin import slot_status
+def _tell_of_snapshot(settings: "Settings", *, forced: bool, reachable: bool) -> None:
+    """What the next run begins with."""
+    if settings.sink.kind != "kafka" or not reachable:
+        return
+    from cdcwatch.handoff.ledger import find_progress, forget_progress
 
-    found = slot_status(settings_of(context, config))
-    if json:
-        print_json(_status_document(found))
-    else:
-        _print_status(found)
-    if found.is_lost:
-        raise CheckFailedError(
-            f"slot {found.name} is lost: WAL that it needed is gone"
-            f"{f' ({found.invalidation_reason})' if found.invalidation_reason else ''}",
-            remedy="cdcwatch slot drop, then cdcwatch slot create; changes since then are found by the sweep",
+    if forced:
+        forget_progress(settings.kafka, settings.slot.name)
+    elif find_progress(settings.kafka, settings.slot.name) is not None:
+        print(
+            "The topic holds progress of a slot of this name. If that was another slot, run\n"
+            "stops with a gap: run --accept-gap, or slot create --snapshot, reads the table."
         )
-    if found.is_past_threshold:
-        raise CheckFailedError(
-            f"slot {found.name} is about to be lost: wal_status is {found.wal_status}",
-            remedy="let cdcwatch run catch up now, or raise max_slot_wal_keep_size and SELECT pg_reload_conf()",
-        )
+        return
+    print("The first run publishes all open orders as snapshot events.")
 
 
-@app.command()
-def drop(
+@app.command(epilog=examples("slot advance"))
+def advance(
     context: typer.Context,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    to: Annotated[str, typer.Option("--to", metavar="LSN|current", help="Where to; current: the end of the WAL now.")],
+    yes: YesOption = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
-    """Drop the slot: asks first, and refuses while somebody reads it."""
-    from cdcwatch.slot.admin import drop_slot, require_droppable, slot_status
+    """Move the slot over changes that shall never be read: shows what they are, and asks first.
+
+    Refuses while somebody reads the slot; never goes back, nor beyond the server's WAL. Afterwards the slot is beyond
+    the topic's progress: run stops with a gap, until run --accept-gap reads the table again.
+    """
+    from cdcwatch.inspection.changes import require_readable
+    from cdcwatch.inspection.skip import skipped
+    from cdcwatch.lsn import format_lsn
+    from cdcwatch.slot.admin import advance_slot, advance_target, connected, found_status
+
+    settings = settings_of(context, config)
+    with connected(settings) as connection:
+        found = found_status(connection, settings)
+        target_lsn = advance_target(connection, found, to)
+        require_readable(found)
+        lost = skipped(connection, settings, found, target_lsn)
+    print(f"slot {found.name} would move from {found.confirmed_flush_lsn} to {format_lsn(target_lsn)} and skip:")
+    _print_skipped(lost)
+    _ask("Move it?", "move", yes=yes)
+    print(f"slot {found.name} stands at {advance_slot(settings, target_lsn)}")
+    if settings.sink.kind == "kafka" and lost.change_count:
+        print(
+            "Where the topic holds progress of this slot, the slot is beyond it now: `cdcwatch run`\n"
+            "stops with a gap. The way on is `cdcwatch run --accept-gap`: it reads the table and\n"
+            "publishes all open orders as snapshot events."
+        )
+
+
+@app.command(epilog=examples("slot drop"))
+def drop(
+    context: typer.Context,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    _debug: DebugOption = False,
+) -> None:
+    """Drop the slot: shows what was never read from it, asks first, and refuses while somebody reads it."""
+    from cdcwatch.slot.admin import drop_slot, require_idle, slot_status
+    from cdcwatch.slot.creation import publication_left
 
     settings = settings_of(context, config)
     found = slot_status(settings)
-    require_droppable(found)
+    require_idle(found)
     if not yes:
         print(
             f"slot {found.name} (database {found.database}, confirmed up to {found.confirmed_flush_lsn}) holds"
-            f" {bytes_text(found.retained_bytes)} of WAL. Changes that were not read from it can't be read any more."
+            f" {bytes_text(found.retained_bytes)} of WAL. Never read from it:"
         )
-        try:
-            is_sure = typer.confirm("Drop it?")
-        except typer.Abort:
-            raise ConfigurationError("nobody answered whether to drop the slot", remedy="pass --yes") from None
-        if not is_sure:
-            print("nothing was dropped")
-            raise typer.Exit(1)
+        _print_unread(settings, found)
+        _ask("Drop it?", "drop", yes=False)
     drop_slot(settings)
     print(f"dropped slot {found.name}")
+    if found.plugin == "pgoutput":
+        print(f"Its publication is still there; when nobody else reads by it: {publication_left(settings)}")
+
+
+def _print_unread(settings: "Settings", found: "SlotStatus") -> None:
+    """What dropping loses; a slot whose changes can't be read is no less droppable."""
+    from cdcwatch.errors import CdcwatchError
+    from cdcwatch.inspection.changes import require_readable
+    from cdcwatch.inspection.skip import skipped
+    from cdcwatch.slot.admin import connected
+
+    try:
+        require_readable(found)
+        with connected(settings) as connection:
+            _print_skipped(skipped(connection, settings, found, None))
+    except CdcwatchError as error:
+        print(f"  unknown: {error}")
+
+
+def _print_skipped(lost: "Skipped") -> None:
+    more = " or more" if lost.is_lower_bound else ""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(lost.changes.items()))
+    events = ", ".join(f"{count} {kind}" for kind, count in sorted(lost.events.items()))
+    print(f"  changes of the table    {lost.change_count}{more}{f' ({kinds})' if kinds else ''}")
+    print(f"  events never published  {lost.events.total()}{more}{f' ({events})' if events else ''}")
+    print(f"  open deadlines          {lost.live_orders}{more} that the topic would not learn")
+    print(f"  ended deadlines         {lost.ended_orders}{more} that the topic would take for open")
+    print("  The table itself is untouched: due orders are closed all the same.")
+
+
+def _ask(question: str, verb: str, *, yes: bool) -> None:
+    """Goes on when the answer is yes; exit 1 on no, exit 2 when nobody answers."""
+    if yes:
+        return
+    try:
+        is_sure = typer.confirm(question)
+    except typer.Abort:
+        raise ConfigurationError(f"nobody answered whether to {verb} the slot", remedy="pass --yes") from None
+    if not is_sure:
+        print("nothing was changed")
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -150,49 +275,9 @@ def _print_blockers(blockers: "Sequence[Blocker]") -> None:
             if blocker.age_s is None
             else f"{duration_text(blocker.age_s)} old"
         )
-        who = f"pid {blocker.pid}" if blocker.pid is not None else "no process"
-        print(
-            f"waiting for a transaction {age}: {who}, {blocker.application or 'no application name'},"
-            f" role {blocker.role_name}, database {blocker.database}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"waiting for a transaction {age}: {blocker.who}", file=sys.stderr, flush=True)
 
 
-def _status_document(found: "SlotStatus") -> dict[str, Any]:
-    return {
-        "name": found.name,
-        "plugin": found.plugin,
-        "database": found.database,
-        "active": found.active,
-        "owner": {
-            "pid": found.owner_pid,
-            "application_name": found.owner_application,
-            "client_address": found.owner_address,
-        }
-        if found.owner_pid is not None
-        else None,
-        "confirmed_flush_lsn": found.confirmed_flush_lsn,
-        "restart_lsn": found.restart_lsn,
-        "lag_bytes": found.lag_bytes,
-        "retained_bytes": found.retained_bytes,
-        "wal_status": found.wal_status,
-        "safe_wal_bytes": found.safe_wal_bytes,
-        "invalidation_reason": found.invalidation_reason,
-        "max_slot_wal_keep_bytes": found.keep_bytes,
-    }
-
-
-def _print_status(found: "SlotStatus") -> None:
-    lines = {
-        "slot": found.name,
-        "plugin": found.plugin,
-        "database": found.database,
-        "read by": found.owner,
-        "confirmed_flush_lsn": f"{found.confirmed_flush_lsn} ({bytes_text(found.lag_bytes)} behind)",
-        "restart_lsn": f"{found.restart_lsn} ({bytes_text(found.retained_bytes)} retained)",
-        "wal_status": found.wal_status or "unknown",
-        "safe_wal_size": "no limit" if found.keep_bytes is None else bytes_text(found.safe_wal_bytes),
-    }
-    for name, text in lines.items():
-        print(f"{name:<20}  {text}")
+app.command("status", epilog=examples("slot status"))(slot_state.status)
+app.command("list", epilog=examples("slot list"))(slot_state.list_slots)
+app.command("peek", epilog=examples("slot peek"))(slot_peek.peek)

@@ -60,6 +60,11 @@ def client_configuration(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
+def transactional_id(settings: KafkaSettings, slot: str) -> str:
+    """By which a newer process of a slot fences an older one."""
+    return f"cdcwatch.{settings.topic}.{slot}"
+
+
 def explain_kafka(error: KafkaError) -> CdcwatchError:
     """By code: fenced, denied, unfit, or away for now. librdkafka's own words hold no record values."""
     code, said = error.code(), error.str()

@@ -22,6 +22,7 @@ from cdcwatch.handoff.client import (
     explain_kafka_exception,
     made_client,
     require_topic,
+    transactional_id,
 )
 from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
 
@@ -148,7 +149,7 @@ class ExactlyOnceSink(_KafkaSink):
     def _begin_epoch(self, transaction_timeout_ms: int) -> None:
         producer = self._connect(
             {
-                "transactional.id": f"cdcwatch.{self._topic}.{self._slot}",
+                "transactional.id": transactional_id(self._settings, self._slot),
                 "transaction.timeout.ms": transaction_timeout_ms,
             }
         )

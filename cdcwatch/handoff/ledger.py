@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.client import (
@@ -16,6 +17,7 @@ from cdcwatch.handoff.client import (
     explain_kafka_exception,
     made_client,
     partition_count,
+    transactional_id,
 )
 from cdcwatch.handoff.progress import Progress
 
@@ -57,6 +59,46 @@ def require_progress_topic(client: Any, settings: KafkaSettings) -> None:
             f"the topic {progress_topic(settings)!r} has {count} partitions",
             remedy="it must have one: delete it, and cdcwatch makes it anew (open orders are published again)",
         )
+
+
+def find_progress(settings: KafkaSettings, slot: str) -> Progress | None:
+    """`read_progress` for those who only look: None too where there is no progress topic yet."""
+    admin = made_client(AdminClient, client_configuration(settings))
+    return None if partition_count(admin, progress_topic(settings)) is None else read_progress(settings, slot)
+
+
+def forget_progress(settings: KafkaSettings, slot: str) -> bool:
+    """Replaces the slot's record by a tombstone: the next start finds none and publishes a snapshot.
+
+    In a transaction of the slot's own transactional id where there is one, so that no older process can write a record
+    behind it. Whether there was a record. UnavailableError, PreconditionError.
+    """
+    if find_progress(settings, slot) is None:
+        return False
+    is_transactional = settings.delivery == "exactly_once"
+    extra: dict[str, Any] = {"transactional.id": transactional_id(settings, slot)} if is_transactional else {}
+    producer = made_client(Producer, {"acks": "all", **client_configuration(settings), **extra})
+    failures: list[KafkaError] = []
+    try:
+        if is_transactional:
+            producer.init_transactions(_READ_TIMEOUT_S)
+            producer.begin_transaction()
+        producer.produce(
+            progress_topic(settings),
+            None,
+            slot.encode(),
+            0,
+            on_delivery=lambda error, _message: failures.append(error) if error else None,
+        )
+        if is_transactional:
+            producer.commit_transaction(_READ_TIMEOUT_S)
+        if producer.flush(_READ_TIMEOUT_S) > 0:
+            raise UnavailableError("Kafka: the tombstone was not acknowledged", remedy="see that the brokers are up")
+    except KafkaException as error:
+        raise explain_kafka_exception(error) from error
+    if failures:
+        raise explain_kafka(failures[0])
+    return True
 
 
 def read_progress(settings: KafkaSettings, slot: str) -> Progress | None:

@@ -33,6 +33,7 @@ _POLL_S: Final = 0.2
 _STALLED_S: Final = 8.0
 # Commit markers take offsets too, so that N records may spread over more than N offsets.
 _OFFSETS_A_RECORD: Final = 2
+_FIRST_SPAN: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Record:
     offset: int
     timestamp_ms: int
     value: bytes
+    key: bytes | None = None
+    """None: about the whole table."""
 
 
 class TopicTail:
@@ -100,6 +103,23 @@ class TopicTail:
                 return records[-count:] if count else []
             span *= 4
 
+    def about(self, key: bytes, count: int, scan_records: int) -> list[Record]:
+        """The last `count` records of a key, and those about the whole table, among each partition's last ones.
+
+        All partitions: a topic that got more of them has a key's older records elsewhere. Looks at about
+        `scan_records` a partition at most.
+        """
+        span = _FIRST_SPAN
+        while True:
+            span = min(span, scan_records)
+            start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
+            found = [record for record in self._until_end(start) if record.key is None or record.key == key]
+            is_all = span >= scan_records or all(at == self._low[partition] for partition, at in start.items())
+            if is_all or sum(record.key is not None for record in found) >= count:
+                found.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+                return found[-count:]
+            span *= 8
+
     def following(self) -> Iterator[Record]:
         """What comes after what was read, until `is_ended`."""
         self._assign(self._next)
@@ -138,7 +158,14 @@ class TopicTail:
     def _taken(self, message: Message) -> Record:
         partition, offset = _place(message)
         self._next[partition] = offset + 1
-        return Record(partition, offset, int(message.timestamp()[1]), bytes(message.value() or b""))
+        key = message.key()
+        return Record(
+            partition,
+            offset,
+            int(message.timestamp()[1]),
+            bytes(message.value() or b""),
+            None if key is None else bytes(key),
+        )
 
     def _assign(self, offsets: dict[int, int]) -> None:
         self._consumer.assign([TopicPartition(self._topic, partition, at) for partition, at in offsets.items()])

@@ -33,9 +33,14 @@ class AllowList:
             for match in _ELEMENT.finditer(self.text)
         )
 
-    def remedy(self, plugin: str) -> str:
-        """The statements that let `plugin` in and keep in what is in; the defaults where the list can't be read."""
+    @property
+    def kept(self) -> list[str]:
+        """What is in and must stay in: the defaults where the list can't be read."""
         # An element with commas is such a pasted list: its author meant the parts.
-        kept = [part.strip() for element in self.plugins or DEFAULT_PLUGINS for part in element.split(",")]
-        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in dict.fromkeys([*kept, plugin]) if name)
+        parts = (part.strip() for element in self.plugins or DEFAULT_PLUGINS for part in element.split(","))
+        return [part for part in dict.fromkeys(parts) if part]
+
+    def remedy(self, plugin: str) -> str:
+        """The statements that let `plugin` in and keep in what is in."""
+        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in dict.fromkeys([*self.kept, plugin]))
         return f"ALTER SYSTEM SET output_plugin_libraries = {listed}; SELECT pg_reload_conf();"

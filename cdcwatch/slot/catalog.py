@@ -6,7 +6,7 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLI
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.rows import class_row, dict_row
@@ -14,6 +14,7 @@ from psycopg.rows import class_row, dict_row
 from cdcwatch.database import translated
 from cdcwatch.errors import ConfigurationError, PreconditionError
 from cdcwatch.queries import query
+from cdcwatch.slot.partitions import Partition, require_whole
 from cdcwatch.table import INTEGER_TYPES, Column, WatchedTable
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ _UNWATCHABLE_KINDS: Final = {
     "v": ("is a view", "watch the table under the view"),
     "m": ("is a materialized view", "watch the table under the view"),
     "f": ("is a foreign table", "run cdcwatch beside the database that holds the table"),
-    "p": (
-        "is partitioned, which is not supported yet",
-        "watch one partition by its own name, or wait for a later version",
-    ),
 }
+_PARTITIONED: Final = (
+    "is partitioned, which wal2json tells by its partitions only: not supported yet",
+    'set slot.plugin = "pgoutput", which tells changes by the table (PostgreSQL 13 and later), or watch one partition',
+)
 _UNWATCHABLE_PERSISTENCE: Final = {
     "t": ("is temporary: it is not in the WAL", "watch an ordinary table"),
     "u": ("is unlogged: it is not in the WAL", "ALTER TABLE {table} SET LOGGED"),
@@ -57,6 +58,8 @@ class _CatalogColumn:
     type: str
     is_timestamptz: bool
     is_not_null: bool
+    generated: str
+    """Empty, s(tored) or v(irtual)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class TableFacts:
     identity_columns: frozenset[str]
     """The columns whose old values UPDATE and DELETE may log; all of them with REPLICA IDENTITY FULL."""
     primary_key: tuple[str, ...]
+    generated: Mapping[str, str] = field(default_factory=dict)
+    """Generated columns: s(tored) or v(irtual)."""
+    partitions: tuple[Partition, ...] | None = None
+    """The leaves of a partitioned table; None for an ordinary one."""
 
     @property
     def is_identity_exact(self) -> bool:
@@ -127,16 +134,23 @@ def read_table(connection: psycopg.Connection[Any], settings: Settings) -> Table
     """The watched table with its names as SQL and its replica identity. PreconditionError as `load_table`."""
     with translated():
         schema, name = parse_table_name(settings.table.name)
-        relation = _relation(connection, schema, name)
+        relation = _relation(connection, schema, name, plugin=settings.slot.plugin)
         of_table = {"oid": relation.oid}
         with connection.cursor(row_factory=class_row(_CatalogColumn)) as cursor:
             columns = {row.name: row for row in cursor.execute(query("preflight", "columns"), of_table)}
         with connection.cursor(row_factory=class_row(_UniqueIndex)) as cursor:
             indexes = cursor.execute(query("preflight", "unique_indexes"), of_table).fetchall()
-    return _watchable(schema, name, relation, columns, indexes, settings)
+        leaves = None
+        if relation.kind == "p":
+            with connection.cursor(row_factory=class_row(Partition)) as cursor:
+                leaves = tuple(cursor.execute(query("preflight", "partitions"), of_table))
+    facts = _watchable(schema, name, relation, columns, indexes, settings)
+    if leaves is not None:
+        require_whole(facts.sql_name, leaves, relation.identity, facts.identity_columns)
+    return replace(facts, partitions=leaves)
 
 
-def _relation(connection: psycopg.Connection[Any], schema: str, name: str) -> _Relation:
+def _relation(connection: psycopg.Connection[Any], schema: str, name: str, *, plugin: str) -> _Relation:
     wanted = {"schema": schema, "name": name}
     with connection.cursor(row_factory=class_row(_Relation)) as cursor:
         relation = cursor.execute(query("preflight", "relation"), wanted).fetchone()
@@ -150,7 +164,9 @@ def _relation(connection: psycopg.Connection[Any], schema: str, name: str) -> _R
             else "name the table in table.name as schema.table, and its database in postgres.dsn",
         )
     reason = _UNWATCHABLE_KINDS.get(relation.kind) or _UNWATCHABLE_PERSISTENCE.get(relation.persistence)
-    if reason is None and relation.kind != "r":
+    if reason is None and relation.kind == "p" and plugin != "pgoutput":
+        reason = _PARTITIONED
+    if reason is None and relation.kind not in {"r", "p"}:
         reason = ("is not a table", "name a table in table.name")
     if reason is not None:
         raise PreconditionError(f"{relation.sql_name} {reason[0]}", remedy=reason[1].format(table=relation.sql_name))
@@ -211,6 +227,7 @@ def _watchable(
         {column.name: column.sql_name for column in columns.values()},
         identity_columns,
         tuple(primary.columns) if primary else (),
+        {column.name: column.generated for column in columns.values() if column.generated},
     )
     return replace(facts, watched=replace(watched, logs_old_rows=facts.is_identity_exact))
 

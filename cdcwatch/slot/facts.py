@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,7 +15,12 @@ from cdcwatch.errors import PreconditionError
 from cdcwatch.queries import query
 from cdcwatch.slot.allowlist import AllowList
 from cdcwatch.slot.catalog import TableFacts, read_table
+from cdcwatch.slot.managed import REPLICATION_ROLES, SERVICES, Service, service_of
+from cdcwatch.slot.probe import PluginProbe, probe_plugin
+from cdcwatch.slot.publication import PublicationFacts, may_publish, read_publication
 from cdcwatch.slot.status import SlotStatus, read_status
+from cdcwatch.slot.statuses import StatusFacts, read_statuses
+from cdcwatch.slot.surroundings import Surroundings, read_surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +44,23 @@ class ServerFacts:
     slot_keep_bytes: int | None
     """max_slot_wal_keep_size; None without limit."""
     knows_slot_keep: bool
+    encoding: str = "UTF8"
+    idle_slot_timeout_s: float | None = None
+    """idle_replication_slot_timeout; None where it is off or unknown."""
+    synchronized_standby_slots: str | None = None
+    """None before PostgreSQL 17."""
+    service_role: str | None = None
+    """A role by which a managed service is known."""
+
+    @property
+    def service(self) -> Service | None:
+        """The managed service that runs it, where it is one."""
+        return service_of(self.service_role)
+
+    @property
+    def major(self) -> int:
+        """15 of 15.20."""
+        return self.version_number // 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +75,11 @@ class RoleFacts:
     service_role: str | None
     """The same when the server has one at all."""
 
+    @property
+    def may_replicate(self) -> bool:
+        """Whether it may make and read slots."""
+        return self.is_superuser or self.has_replication or self.member_of is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Rights:
@@ -61,6 +89,8 @@ class Rights:
     may_select: bool
     may_update: bool
     may_delete: bool
+    is_filtered: bool = False
+    """Row-level security hides rows from this role."""
 
     @property
     def may_read(self) -> bool:
@@ -85,15 +115,35 @@ class Facts:
     open_condition: str
     """The condition of an open row, as SQL."""
     slot: SlotStatus | None
+    due_index_is_partial: bool = True
+    """It holds open rows alone."""
+    invalid_indexes: tuple[str, ...] = ()
+    statuses: StatusFacts | None = None
+    """None without a status column, or without the right to look."""
+    publication: PublicationFacts | None = None
+    may_publish: bool = False
+    surroundings: Surroundings | None = None
+    """None where only the catalog was asked."""
+    probe: PluginProbe | None = None
+    """None where what comes before the plugin is missing."""
+
+
+OptionsOf = Callable[["WatchedTable", int], "Mapping[str, str]"]
+"""The options that the decoder of a table asks for, on a server of that version."""
 
 
 def read_facts(connection: psycopg.Connection[Any], settings: Settings) -> Facts:
-    """Reads all groups. Errors as of `cdcwatch.database`; a table that can't be watched is a fact, not an error."""
+    """Reads all groups of the catalog. A table that can't be watched is a fact, not an error.
+
+    Errors as of `cdcwatch.database`.
+    """
     with translated():
         with connection.cursor(row_factory=class_row(ServerFacts)) as cursor:
-            server = cursor.execute(query("preflight", "server_facts")).fetchone()
+            markers = [service.marker_role for service in SERVICES]
+            server = cursor.execute(query("preflight", "server_facts"), {"service_roles": markers}).fetchone()
         with connection.cursor(row_factory=class_row(RoleFacts)) as cursor:
-            role = cursor.execute(query("preflight", "role_facts")).fetchone()
+            granted = list(REPLICATION_ROLES)
+            role = cursor.execute(query("preflight", "role_facts"), {"granted": granted}).fetchone()
         if server is None or role is None:  # one row each, whatever the server is
             raise AssertionError
         allowed = _allowed(connection)
@@ -103,12 +153,73 @@ def read_facts(connection: psycopg.Connection[Any], settings: Settings) -> Facts
             table = read_table(connection, settings)
         except PreconditionError as error:
             table_error = error
-        rights, due_index, condition = None, "", ""
-        if table is not None:
-            rights = _rights(connection, table.watched, settings)
-            condition = open_condition(table.watched).as_string(connection)
-            due_index = _due_index(connection, table) if rights.may_read else ""
-    return Facts(settings, server, role, allowed, table, table_error, rights, due_index, condition, slot)
+        facts = Facts(settings, server, role, allowed, table, table_error, None, "", "", slot)
+        return facts if table is None else _of_table(connection, facts, table)
+
+
+def read_all_facts(connection: psycopg.Connection[Any], settings: Settings, options_of: OptionsOf | None) -> Facts:
+    """`read_facts`, and what is around them: the connections, the clocks, the output plugin at work.
+
+    Makes short connections of its own. `options_of`: without it the plugin is loaded but not asked for its options.
+    """
+    facts = read_facts(connection, settings)
+    surroundings = read_surroundings(connection, settings)
+    probe = _probe(facts, surroundings, options_of) if _may_probe(facts) else None
+    return replace(facts, surroundings=surroundings, probe=probe)
+
+
+def _may_probe(facts: Facts) -> bool:
+    """Whether all that a slot takes but the plugin is there."""
+    server, slot, role = facts.server, facts.slot, facts.role
+    if server.wal_level != "logical" or server.in_recovery:
+        return False
+    if not role.may_replicate:
+        return False
+    if slot is None:
+        return facts.settings.slot.plugin != "pgoutput" and server.slots_taken < server.slots_allowed
+    is_ours = slot.plugin == facts.settings.slot.plugin and slot.database == slot.connected_database
+    return is_ours and not slot.active and not slot.is_lost
+
+
+def _probe(facts: Facts, surroundings: Surroundings, options_of: OptionsOf | None) -> PluginProbe | None:
+    if surroundings.stream_error is not None:
+        return None
+    options: Mapping[str, str] = {}
+    if options_of is not None and facts.table is not None:
+        options = options_of(facts.table.watched, facts.server.version_number)
+    elif facts.settings.slot.plugin == "pgoutput":
+        return None
+    return probe_plugin(facts.settings, options, own_slot=facts.slot.name if facts.slot else None)
+
+
+def _of_table(connection: psycopg.Connection[Any], facts: Facts, table: TableFacts) -> Facts:
+    settings, watched = facts.settings, table.watched
+    rights = _rights(connection, watched, settings)
+    is_published = settings.slot.plugin == "pgoutput"
+    facts = replace(
+        facts,
+        rights=rights,
+        open_condition=open_condition(watched).as_string(connection),
+        invalid_indexes=tuple(
+            name for (name,) in connection.execute(query("preflight", "invalid_indexes"), {"oid": watched.oid})
+        ),
+        publication=read_publication(connection, table, settings) if is_published else None,
+        may_publish=is_published and may_publish(connection, table),
+    )
+    if not rights.may_read:
+        return facts
+    due_index = _due_index(connection, table)
+    return replace(
+        facts,
+        due_index=due_index,
+        due_index_is_partial=not due_index or _is_partial(connection, due_index, watched.oid),
+        statuses=read_statuses(connection, table, settings),
+    )
+
+
+def _is_partial(connection: psycopg.Connection[Any], index: str, oid: int) -> bool:
+    row = connection.execute(query("preflight", "index_facts"), {"index": index, "oid": oid}).fetchone()
+    return bool(row and row[0])
 
 
 def open_condition(table: WatchedTable) -> sql.Composable:
@@ -156,10 +267,13 @@ def _due_index(connection: psycopg.Connection[Any], table: TableFacts) -> str:
         connection.execute(query("preflight", "avoid_full_scans"))
         row = connection.execute(statement).fetchone()
     deadline = table.sql_columns[table.watched.deadline.name]
+    found = ""
     for node in _nodes(row[0][0]["Plan"] if row else {}):
         if deadline in node.get("Index Cond", ""):
-            return str(node["Index Name"])
-    return ""
+            found = found or str(node["Index Name"])
+        elif "Relation Name" in node and node["Node Type"] != "Bitmap Heap Scan":
+            return ""  # a partition that is read in full
+    return found
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

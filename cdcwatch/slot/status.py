@@ -47,6 +47,14 @@ class SlotStatus:
     invalidation_reason: str | None
     keep_bytes: int | None
     """max_slot_wal_keep_size; None without a limit."""
+    catalog_xmin_age: int | None = None
+    """Transactions since the oldest that the slot keeps the catalog's old rows for."""
+    failover: bool = False
+    """Synchronised to standbys; PostgreSQL 17 and later."""
+    inactive_s: float | None = None
+    """How long nobody has read it; None while somebody does, and before PostgreSQL 17."""
+    server_lsn: str | None = None
+    """The end of the WAL when it was asked."""
 
     @property
     def is_lost(self) -> bool:
@@ -63,6 +71,12 @@ class SlotStatus:
         """Who reads it, for people: `pid 4711 (cdcwatch, 10.0.0.3)`."""
         details = ", ".join(part for part in (self.owner_application, self.owner_address) if part)
         return f"pid {self.owner_pid}{f' ({details})' if details else ''}" if self.owner_pid else "nobody"
+
+
+def read_all(connection: psycopg.Connection[Any]) -> list[SlotStatus]:
+    """Every logical slot of the server that outlives its connection, of all databases."""
+    with translated(), connection.cursor(row_factory=class_row(SlotStatus)) as cursor:
+        return cursor.execute(query("slot", "slot_status"), {"slot": None}).fetchall()
 
 
 def read_status(connection: psycopg.Connection[Any], slot: str) -> SlotStatus | None:

@@ -12,7 +12,8 @@ import pytest
 
 import cdcwatch as package
 from cdcwatch.settings import PostgresSettings, Settings, SlotSettings, TableSettings
-from cdcwatch.slot.admin import create_slot, drop_slot
+from cdcwatch.slot.admin import drop_slot
+from cdcwatch.slot.creation import create_slot
 from cdcwatch.slot.preflight import preflight
 from tests.command import ORDERS
 

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from cdcwatch.errors import PreconditionError
 from cdcwatch.settings import PostgresSettings, Settings, SlotSettings
-from cdcwatch.slot.admin import create_slot
+from cdcwatch.slot.creation import create_slot
 from tests.command import ORDERS, cdcwatch, start_cdcwatch, write_configuration
 from tests.waiting import wait_until
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcwatch.local import LocalPostgres
-    from cdcwatch.slot.admin import Blocker
+    from cdcwatch.slot.blockers import Blocker
     from tests.services import Database
 
 

@@ -67,13 +67,6 @@ def test_a_missing_configuration_exits_2() -> None:
     )
 
 
-def test_pgoutput_slots_are_not_made_by_this_version(tmp_path: Path) -> None:
-    file = write_configuration(tmp_path / "shop.toml", NOWHERE, '[slot]\nplugin = "pgoutput"\n')
-    ended = cdcwatch("slot", "create", "-c", file)
-    assert ended.code == 2
-    assert "the pgoutput decoder is not in this version" in ended.err
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -79,7 +79,7 @@ def _named(facts: Facts, name: str) -> Check:
 
 def test_all_is_well() -> None:
     assert {check.state for check in judge(GOOD)} == {"ok"}
-    assert len(judge(GOOD)) == 13
+    assert len(judge(GOOD)) == 14
 
 
 @pytest.mark.parametrize(

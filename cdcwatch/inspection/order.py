@@ -1,0 +1,157 @@
+"""What cdcwatch knows of one order: its row, whether the heap's window holds it, its last events in the topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import psycopg
+from psycopg import sql
+
+from cdcwatch.database import connect, translated
+from cdcwatch.errors import CdcwatchError, ConfigurationError
+from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
+from cdcwatch.queries import query
+from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.facts import open_condition
+from cdcwatch.table import canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdcwatch.handoff.tail import Record
+    from cdcwatch.settings import Settings
+    from cdcwatch.table import WatchedTable
+
+SCAN_RECORDS: Final = 500_000
+"""Of each partition's end: further back is not looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRow:
+    """The row, by the database's clock."""
+
+    deadline_us: int | None
+    status: str | None
+    version: int | None
+    is_open: bool
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderStory:
+    """All of it."""
+
+    key: Mapping[str, str]
+    row: OrderRow | None
+    horizon_s: float
+    events: tuple[dict[str, Any], ...]
+    """The last ones, the oldest first; those about the whole table too."""
+    topic_problem: str | None
+    """Why the topic could not be read."""
+
+    @property
+    def wait_s(self) -> float | None:
+        """From the database's now to the deadline; None without one that comes."""
+        if self.row is None or self.row.deadline_us in {None, INFINITY_US, NEGATIVE_INFINITY_US}:
+            return None
+        return ((self.row.deadline_us or 0) - self.row.now_us) / 1e6
+
+    @property
+    def window(self) -> str:  # noqa: PLR0911  a case each
+        """Where a running service has it."""
+        row = self.row
+        if row is None:
+            return "no such row: nothing to close"
+        if not row.is_open:
+            return "not in the heap: its status is not open"
+        if row.deadline_us is None:
+            return "not in the heap: it has no deadline"
+        if row.deadline_us == INFINITY_US:
+            return "not in the heap: its deadline never comes"
+        if row.deadline_us == NEGATIVE_INFINITY_US or (self.wait_s or 0.0) <= 0:
+            return "due: closed by the next batch of a running service"
+        if (self.wait_s or 0.0) <= self.horizon_s:
+            return "in the heap of a running service"
+        return "beyond window.horizon_s: loaded from the table as the window comes to it"
+
+
+def explain_order(settings: Settings, texts: Sequence[str], count: int) -> OrderStory:
+    """`texts`: the key columns' texts. ConfigurationError when they are no key of the table; errors of the database.
+
+    A topic that can't be read is told, not raised.
+    """
+    with connect(settings.postgres.dsn, application_name="cdcwatch explain") as connection, translated():
+        table = load_table(connection, settings)
+        if len(texts) != len(table.key):
+            raise ConfigurationError(
+                f"the key of {table.qualified_name} has {len(table.key)} columns"
+                f" ({', '.join(column.name for column in table.key)}), and {len(texts)} texts were given",
+                remedy="cdcwatch explain TEXT …, one for each column",
+            )
+        try:
+            canonical, row = _read(connection, table, texts)
+        except psycopg.errors.DataError:
+            kinds = ", ".join(column.type for column in table.key)
+            raise ConfigurationError(
+                f"that is no key of type {kinds}", remedy="give the key as SQL writes it"
+            ) from None
+    key = canonical_key(canonical, integer=table.has_integer_key)
+    records, problem = _records(settings, str(key).encode(), count)
+    events = tuple(event for record in records if (event := _parsed(record)) is not None)
+    names = [column.name for column in table.key]
+    return OrderStory(dict(zip(names, canonical, strict=True)), row, settings.window.horizon_s, events, problem)
+
+
+def _read(
+    connection: psycopg.Connection[Any], table: WatchedTable, texts: Sequence[str]
+) -> tuple[list[str], OrderRow | None]:
+    """The key as its types write it, and the row."""
+    given = [
+        sql.SQL("{}::text::{}").format(sql.Literal(text), sql.SQL(column.type))
+        for text, column in zip(texts, table.key, strict=True)
+    ]
+    names = [sql.Identifier(column.name) for column in table.key]
+    as_text = sql.SQL(", ")
+    canonical = sql.SQL(query("look", "canonical_key")).format(
+        key=as_text.join(sql.SQL("({})::text").format(value) for value in given)
+    )
+    order = sql.SQL(query("look", "order")).format(
+        deadline=sql.Identifier(table.deadline.name),
+        status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else sql.NULL,
+        version=sql.SQL("{}::int8").format(sql.Identifier(table.version.name)) if table.version else sql.NULL,
+        is_open=sql.SQL("coalesce({}, false)").format(open_condition(table)),
+        key=as_text.join(sql.SQL("{}::text").format(name) for name in names),
+        table=sql.Identifier(table.schema, table.name),
+        same_key=sql.SQL(" AND ").join(
+            sql.SQL("{} = {}").format(name, value) for name, value in zip(names, given, strict=True)
+        ),
+    )
+    with connection.cursor(binary=True) as cursor:
+        found = cursor.execute(order).fetchone()
+        if found is None:
+            written = cursor.execute(canonical).fetchone()
+            return list(written or texts), None
+    now_us, deadline_us, status, version, is_open, *key = found
+    return key, OrderRow(deadline_us, status, version, is_open, now_us)
+
+
+def _records(settings: Settings, key: bytes, count: int) -> tuple[list[Record], str | None]:
+    if settings.sink.kind != "kafka":
+        return [], f'sink.kind is "{settings.sink.kind}"'
+    from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415  librdkafka only where it is used
+
+    try:
+        with TopicTail(settings.kafka) as tail:
+            return tail.about(key, count, SCAN_RECORDS), None
+    except CdcwatchError as error:
+        return [], str(error)
+
+
+def _parsed(record: Record) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(record.value)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

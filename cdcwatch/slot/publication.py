@@ -1,0 +1,122 @@
+"""The publication that pgoutput reads by: what it must hold, what it holds, and the statement that makes it.
+
+https://www.postgresql.org/docs/current/logical-replication-publication.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from cdcwatch.queries import query
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from cdcwatch.settings import Settings
+    from cdcwatch.slot.catalog import TableFacts
+
+COLUMN_LISTS_SINCE: Final = 150_000
+VIA_ROOT_SINCE: Final = 130_000
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationFacts:
+    """A publication as it is."""
+
+    publishes_all: bool
+    """INSERT, UPDATE, DELETE and TRUNCATE."""
+    via_root: bool
+    has_table: bool
+    columns: list[str]
+    """Published columns of the table; empty before PostgreSQL 15, which publishes all."""
+    has_row_filter: bool
+
+
+def read_publication(
+    connection: psycopg.Connection[Any], table: TableFacts, settings: Settings
+) -> PublicationFacts | None:
+    """None when there is no publication of that name."""
+    wanted = {
+        "publication": settings.slot.publication,
+        "schema": table.watched.schema,
+        "table": table.watched.name,
+    }
+    with connection.cursor(row_factory=class_row(PublicationFacts)) as cursor:
+        return cursor.execute(query("preflight", "publication_facts"), wanted).fetchone()
+
+
+def may_publish(connection: psycopg.Connection[Any], table: TableFacts) -> bool:
+    """Whether this role could make a publication for the table."""
+    row = connection.execute(query("preflight", "publication_rights"), {"oid": table.watched.oid}).fetchone()
+    return bool(row and row[0])
+
+
+def watched_columns(table: TableFacts) -> list[str]:
+    """Key, deadline, status, version: what the decoder reads."""
+    watched = table.watched
+    others = [column.name for column in (watched.deadline, watched.status, watched.version) if column is not None]
+    return list(dict.fromkeys([*(column.name for column in watched.key), *others]))
+
+
+def column_list(table: TableFacts, server_version: int) -> list[str] | None:
+    """The watched columns and those of the replica identity; None: all columns.
+
+    PostgreSQL refuses the application's own UPDATE and DELETE where a column list lacks a column of the replica
+    identity, and with REPLICA IDENTITY FULL any list does.
+    """
+    identities = [table.watched.identity, *(leaf.identity for leaf in table.partitions or ())]
+    if server_version < COLUMN_LISTS_SINCE or "f" in identities:
+        return None
+    needed = dict.fromkeys([*watched_columns(table), *sorted(table.identity_columns)])
+    for leaf in table.partitions or ():
+        needed.update(dict.fromkeys(leaf.identity_columns))
+    return list(needed)
+
+
+def missing_columns(facts: PublicationFacts, table: TableFacts) -> list[str]:
+    """Watched columns that are not published."""
+    return [column for column in watched_columns(table) if facts.columns and column not in facts.columns]
+
+
+def breaks_updates(facts: PublicationFacts, table: TableFacts) -> bool:
+    """Whether its column list lacks a column of the replica identity: then the application's UPDATE and DELETE fail."""
+    if not facts.columns:
+        return False
+    published = set(facts.columns)
+    leaves = [set(leaf.identity_columns) for leaf in table.partitions or () if leaf.identity != "f"]
+    full = "f" in [table.watched.identity, *(leaf.identity for leaf in table.partitions or ())]
+    every = {column.name for column in table.watched.columns}
+    return any(not identity <= published for identity in [set(table.identity_columns), *leaves]) or (
+        full and not every <= published
+    )
+
+
+def creation(settings: Settings, table: TableFacts, server_version: int) -> sql.Composed:
+    """The statement that makes it."""
+    columns = column_list(table, server_version)
+    listed = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+    options = " WITH (publish_via_partition_root = true)" if server_version >= VIA_ROOT_SINCE else ""
+    return sql.SQL(query("slot", "create_publication")).format(
+        publication=sql.Identifier(settings.slot.publication),
+        table=sql.Identifier(table.watched.schema, table.watched.name),
+        columns=listed,
+        options=sql.SQL(options),
+    )
+
+
+def creation_text(settings: Settings, table: TableFacts, server_version: int) -> str:
+    """The same for people who run it themselves; names quoted only where they must be."""
+    columns = column_list(table, server_version)
+    listed = f" ({table.quoted(columns)})" if columns else ""
+    options = " WITH (publish_via_partition_root = true)" if server_version >= VIA_ROOT_SINCE else ""
+    return f"CREATE PUBLICATION {quoted_name(settings.slot.publication)} FOR TABLE {table.sql_name}{listed}{options};"
+
+
+def quoted_name(name: str) -> str:
+    """An identifier as SQL needs it."""
+    is_plain = name.isascii() and name.isidentifier() and name == name.lower()
+    return name if is_plain else '"' + name.replace('"', '""') + '"'

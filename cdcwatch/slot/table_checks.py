@@ -1,0 +1,241 @@
+"""Checks of the watched table: identity, statuses, index, rights, row security, publication. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.slot.check import Check
+from cdcwatch.slot.publication import breaks_updates, creation_text, missing_columns, quoted_name, watched_columns
+
+if TYPE_CHECKING:
+    from cdcwatch.slot.catalog import TableFacts
+    from cdcwatch.slot.facts import Facts
+    from cdcwatch.slot.publication import PublicationFacts
+
+_INSTALL_IDENTITY: Final = " -- as sql/install.sql does with -v identity=on; its columns must be NOT NULL"
+_GENERATED_PUBLISHED_SINCE: Final = 180_000
+
+
+def table(facts: Facts) -> Check:
+    """There, and of a kind that can be watched."""
+    if facts.table is None:
+        return Check("table", "fail", str(facts.table_error), facts.table_error.remedy if facts.table_error else "")
+    found = facts.table
+    key = found.quoted(column.name for column in found.watched.key)
+    deadline = found.quoted([found.watched.deadline.name])
+    leaves = f", {len(found.partitions)} partitions" if found.partitions is not None else ""
+    return Check("table", "ok", f"{found.sql_name}, key ({key}), deadline {deadline}{leaves}")
+
+
+def columns(facts: Facts) -> Check | None:
+    """None of the watched ones is computed where the plugin doesn't send computed ones."""
+    if facts.table is None or not facts.table.generated:
+        return None
+    generated, plugin = facts.table.generated, facts.settings.slot.plugin
+    late = plugin == "pgoutput" and facts.server.version_number < _GENERATED_PUBLISHED_SINCE
+    silent = [
+        name for name in watched_columns(facts.table) if generated.get(name) == "v" or (name in generated and late)
+    ]
+    if not silent:
+        return Check("columns", "ok", f"generated columns are sent by {plugin}")
+    return Check(
+        "columns",
+        "fail",
+        f"{plugin} does not send the generated column {facts.table.quoted(silent)}",
+        'a stored one comes with slot.plugin = "wal2json", or from PostgreSQL 18 on; else make it an ordinary column'
+        f" that a trigger fills: ALTER TABLE {facts.table.sql_name} ALTER COLUMN {facts.table.quoted(silent[:1])}"
+        " DROP EXPRESSION",
+    )
+
+
+def version(facts: Facts) -> Check | None:
+    """A number that every change counts up."""
+    if facts.table is None:
+        return None
+    if facts.table.watched.version is None:
+        return Check(
+            "version",
+            "warn",
+            "no version column: a close relies on status and deadline alone",
+            f"ALTER TABLE {facts.table.sql_name} ADD COLUMN version integer NOT NULL DEFAULT 0;"
+            ' let every writer count it up, and set table.version = "version"',
+        )
+    return Check("version", "ok", f"version column {facts.table.quoted([facts.table.watched.version.name])}")
+
+
+def identity(facts: Facts) -> Check | None:
+    """What the stream tells of old rows."""
+    found = facts.table
+    if found is None:
+        return None
+    watched = found.watched
+    if watched.identity == "f":
+        return Check("identity", "ok", "replica identity FULL: events are exact, at the price of more WAL")
+    if found.is_identity_exact:
+        return Check("identity", "ok", "replica identity covers the key, status and deadline: events are exact")
+    wanted = [column.name for column in (*watched.key, watched.status, watched.deadline) if column is not None]
+    index = quoted_name(f"{watched.name}_cdcwatch_identity")
+    return Check(
+        "identity",
+        "warn",
+        "replica identity has the key only: an update gives the state it leaves, and an equal state may be repeated",
+        f"CREATE UNIQUE INDEX CONCURRENTLY {index} ON {found.sql_name} ({found.quoted(dict.fromkeys(wanted))});"
+        f" ALTER TABLE {found.sql_name} REPLICA IDENTITY USING INDEX {index};{_INSTALL_IDENTITY}",
+    )
+
+
+def status(facts: Facts) -> Check | None:
+    """The configured statuses can stand in the column, and the open ones occur."""
+    found, told = facts.table, facts.statuses
+    if found is None or told is None or found.watched.status is None:
+        return None
+    column = found.quoted([found.watched.status.name])
+    if told.unfit:
+        missing = ", ".join(repr(one) for one in told.unfit)
+        labels = told.labels or ()
+        near = [label for label in labels if label.lower() in {one.lower() for one in told.unfit}]
+        kind = "is no label of its enum" if told.labels is not None else f"doesn't fit {found.watched.status.type}"
+        remedy = (
+            f"write it as its enum does: {', '.join(map(repr, near))}"
+            if near
+            else f"set table.open and close.status to statuses of the table: {', '.join(labels)}"
+            f"; or ALTER TYPE {found.watched.status.type} ADD VALUE '{told.unfit[0]}'"
+            if told.labels is not None
+            else f"set table.open and close.status to what {column} ({found.watched.status.type}) can hold"
+        )
+        return Check("status", "fail", f"{column}: {missing} {kind}", remedy)
+    if told.barred:
+        one, constraint = told.barred[0]
+        return Check(
+            "status",
+            "fail",
+            f"{column}: the constraint {constraint} refuses {one!r}, which a close writes",
+            f"let it in: ALTER TABLE {found.sql_name} DROP CONSTRAINT {constraint}, ADD CONSTRAINT {constraint}"
+            " CHECK (…) NOT VALID; or set another close.status",
+        )
+    if told.never_open:
+        return Check(
+            "status",
+            "warn",
+            f"{column}: by the statistics no order has the status {' or '.join(sorted(found.watched.open))}",
+            f"SELECT {column}, count(*) FROM {found.sql_name} GROUP BY 1; then set table.open (case counts)",
+        )
+    return Check("status", "ok", f"status column {column}, open: {', '.join(sorted(found.watched.open))}")
+
+
+def index(facts: Facts) -> Check | None:
+    """Due orders are found by a partial index: by the plan of that very scan."""
+    found = facts.table
+    if found is None or facts.rights is None or not facts.rights.may_read:
+        return None
+    deadline = found.quoted([found.watched.deadline.name])
+    making = f"CREATE INDEX CONCURRENTLY ON {found.sql_name} ({deadline}) WHERE {facts.open_condition}"
+    if found.partitions is not None:
+        making = making.replace(" CONCURRENTLY", "") + " -- blocks writers; partition by partition: docs/runbook.md"
+    if facts.invalid_indexes:
+        return Check(
+            "index",
+            "warn",
+            f"an interrupted build left an invalid index: {', '.join(facts.invalid_indexes)}",
+            "; ".join(f"DROP INDEX CONCURRENTLY {one}" for one in facts.invalid_indexes)
+            + ("" if facts.due_index else f"; {making}"),
+        )
+    if not facts.due_index:
+        return Check("index", "warn", "no index finds due orders: every look for them reads the whole table", making)
+    if not facts.due_index_is_partial:
+        return Check(
+            "index",
+            "warn",
+            f"due orders are found by the index {facts.due_index}, which holds the closed ones too and grows with them",
+            making,
+        )
+    return Check("index", "ok", f"due orders are found by the index {facts.due_index}")
+
+
+def rights(facts: Facts) -> Check | None:
+    """SELECT, and what the close does."""
+    if facts.table is None or facts.rights is None:
+        return None
+    name, role, action = facts.table.sql_name, facts.role.name, facts.settings.close.action
+    missing = [] if facts.rights.may_select else ["SELECT"]
+    if action in {"update", "claim"} and not facts.rights.may_update:
+        missing.append("UPDATE")
+    if action == "delete" and not facts.rights.may_delete:
+        missing.append("DELETE")
+    grants = [f"GRANT {', '.join(missing)} ON {name} TO {role}"] if missing else []
+    if not facts.rights.may_use_schema:
+        grants.insert(0, f"GRANT USAGE ON SCHEMA {facts.table.sql_schema} TO {role}")
+        missing.insert(0, "USAGE of its schema")
+    if missing:
+        return Check("rights", "fail", f"{role} lacks {', '.join(missing)} on {name}", "; ".join(grants))
+    return Check("rights", "ok", f"{role} may read {name} and close its orders")
+
+
+def row_security(facts: Facts) -> Check | None:
+    """No policy hides orders: the stream tells of all rows, a close would find but some."""
+    if facts.table is None or facts.rights is None or not facts.rights.is_filtered:
+        return None
+    role, name = facts.role.name, facts.table.sql_name
+    return Check(
+        "row_security",
+        "fail",
+        f"row-level security of {name} filters what {role} sees: orders it hides would never be closed",
+        f"CREATE POLICY cdcwatch ON {name} TO {role} USING (true) WITH CHECK (true); or ALTER ROLE {role} BYPASSRLS",
+    )
+
+
+def publication(facts: Facts) -> Check | None:
+    """For pgoutput: there before the slot, with the table, every change of it and every watched column."""
+    found, told = facts.table, facts.publication
+    if found is None or facts.settings.slot.plugin != "pgoutput":
+        return None
+    if told is None:
+        return _no_publication(facts, found)
+    name = quoted_name(facts.settings.slot.publication)
+    flaw = _publication_flaw(facts, found, told, name)
+    if flaw is not None:
+        return Check("publication", "fail", f"publication {name} {flaw[0]}", f"ALTER PUBLICATION {name} {flaw[1]}")
+    return Check("publication", "ok", f"publication {name} has the table and its columns")
+
+
+def _no_publication(facts: Facts, found: TableFacts) -> Check:
+    name = quoted_name(facts.settings.slot.publication)
+    making = creation_text(facts.settings, found, facts.server.version_number)
+    if facts.slot is not None and facts.slot.plugin == "pgoutput":
+        return Check(
+            "publication",
+            "fail",
+            f"there is no publication {name}, and slot {facts.slot.name} is there already: changes made before the"
+            " publication can't be read",
+            f"cdcwatch slot drop, then cdcwatch slot create (it makes the publication first): {making}",
+        )
+    if not facts.may_publish:
+        return Check(
+            "publication",
+            "fail",
+            f"there is no publication {name}, and {facts.role.name} may not make one",
+            f"as an owner of the table with CREATE in the database: {making}",
+        )
+    return Check("publication", "ok", f"slot create makes the publication {name}")
+
+
+def _publication_flaw(  # noqa: PLR0911  a flaw each
+    facts: Facts, found: TableFacts, told: PublicationFacts, name: str
+) -> tuple[str, str] | None:
+    """What is amiss, and what mends it after ALTER PUBLICATION."""
+    wanted = creation_text(facts.settings, found, facts.server.version_number)
+    member = wanted.removeprefix(f"CREATE PUBLICATION {name} FOR ").partition(" WITH ")[0].rstrip(";")
+    if not told.has_table and found.partitions is not None and not told.via_root:
+        return f"does not hold {found.sql_name} as a whole", "SET (publish_via_partition_root = true)"
+    if not told.has_table:
+        return f"does not hold {found.sql_name}", f"ADD {member}"
+    if breaks_updates(told, found):
+        return "lacks columns of the replica identity: UPDATE and DELETE fail in the application", f"SET {member}"
+    missing = missing_columns(told, found)
+    if missing:
+        return f"lacks the columns {found.quoted(missing)}", f"SET {member}"
+    if told.has_row_filter:
+        return "has a row filter: an order that leaves it would look deleted", f"SET {member}"
+    if not told.publishes_all:
+        return "leaves out some kinds of change", "SET (publish = 'insert, update, delete, truncate')"
+    return None
