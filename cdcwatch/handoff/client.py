@@ -40,10 +40,22 @@ _DENIED: Final = frozenset(
         KafkaError._AUTHENTICATION,  # noqa: SLF001
     }
 )
+_AWAY: Final = {
+    KafkaError._RESOLVE: "mend the host names in kafka.bootstrap_servers, or the brokers' advertised.listeners",  # noqa: SLF001
+    KafkaError._SSL: "mend ssl.ca.location and the like in [kafka.client], or the broker's certificate",  # noqa: SLF001
+    KafkaError.NOT_ENOUGH_REPLICAS: "bring the topic's replicas back: fewer than min.insync.replicas are in sync",
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "bring the topic's replicas back: min.insync.replicas",
+    KafkaError.KAFKA_STORAGE_ERROR: "see the broker's log directories: a disk is full or broken",
+    KafkaError.LEADER_NOT_AVAILABLE: "see that every broker of the topic is up",
+}
+"""What comes back by itself once this is done."""
 _UNFIT: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes",
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise the broker's transaction.max.timeout.ms to 900000",
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "use a broker of Kafka 2.5 or later",
+    KafkaError.INVALID_REPLICATION_FACTOR: "set kafka.replication_factor to what the brokers can hold",
+    KafkaError.INVALID_PARTITIONS: "set kafka.partitions to what the brokers allow",
+    KafkaError.POLICY_VIOLATION: "make the topic by hand, as the cluster's policy wants it",
 }
 
 
@@ -80,7 +92,9 @@ def explain_kafka(error: KafkaError) -> CdcwatchError:
         )
     if code in _UNFIT:
         return PreconditionError(f"Kafka: {said}", remedy=_UNFIT[code])
-    return UnavailableError(f"Kafka: {said}", remedy="see that the brokers in kafka.bootstrap_servers are up")
+    return UnavailableError(
+        f"Kafka: {said}", remedy=_AWAY.get(code, "see that the brokers in kafka.bootstrap_servers are up")
+    )
 
 
 def explain_kafka_exception(error: KafkaException) -> CdcwatchError:

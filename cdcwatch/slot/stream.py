@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psycopg
 from psycopg import conninfo
 
-from cdcwatch.database import explain, redact, translated
+from cdcwatch.database import explain, parse_dsn, redact, translated
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.instant import from_unix_us
 from cdcwatch.lsn import parse_lsn
@@ -149,7 +149,7 @@ class ReplicationConnection:
     def __init__(self, dsn: str, *, application_name: str = "cdcwatch") -> None:
         """UnavailableError or PreconditionError; DSNs are merged by libpq's rules, never formatted."""
         with translated():
-            parameters = conninfo.conninfo_to_dict(dsn)
+            parameters = parse_dsn(dsn)
             options = " ".join(f"-c {name}={value}" for name, value in _PINNED.items())
             given = str(parameters.get("options") or "")
             parameters["options"] = f"{given} {options}".strip()
