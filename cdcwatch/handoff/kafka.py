@@ -1,15 +1,15 @@
 """The Kafka sink, in its two deliveries.
 
 Exactly once: events and the progress record share a transaction, and the transactional id fences an older process.
-At least once: an idempotent producer; a record is acknowledged when its own delivery report says so, in any order.
+At least once: an idempotent producer; events are delivered in any order, progress records behind their events.
 https://kafka.apache.org/documentation/#semantics
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -182,19 +182,33 @@ class ExactlyOnceSink(_KafkaSink):
         return count
 
 
+class _InFlight:
+    """A batch on its way: how many of its records are not delivered yet."""
+
+    __slots__ = ("batch", "left")
+
+    def __init__(self, batch: Batch, left: int) -> None:
+        self.batch, self.left = batch, left
+
+
 class AtLeastOnceSink(_KafkaSink):
-    """`delivery = "at_least_once"`."""
+    """`delivery = "at_least_once"`.
+
+    The progress record follows its events: it is sent once all of them, and all before them, are delivered. A batch is
+    acknowledged with the record that covers it.
+    """
 
     is_transactional = False
 
     def __init__(self, settings: KafkaSettings, slot: str) -> None:
         super().__init__(settings, slot)
-        self._delivered: list[range] = []
+        self._in_flight: deque[_InFlight] = deque()
+        self._acknowledged: list[range] = []
         self._failure: CdcwatchError | None = None
 
     def open(self) -> Progress | None:
         """A fresh producer: what it held before is published again from the first that was not acknowledged."""
-        self._delivered, self._failure = [], None
+        self._in_flight, self._acknowledged, self._failure = deque(), [], None
         # Retried without end: a record is given up by us, in order, never by librdkafka's clock.
         self._connect({"message.timeout.ms": 0, "linger.ms": 1})
         return read_progress(self._settings, self._slot)
@@ -203,29 +217,20 @@ class AtLeastOnceSink(_KafkaSink):
         """Returns at once; delivery reports follow."""
         try:
             for batch in batches:
-                for number, event in zip(batch.sequence, batch.events, strict=False):
-                    copies = 1 if event.key is not None else self._partitions
-                    self._produce(event, self._reporter(number, copies))
-                self._send(
-                    self._progress_topic,
-                    batch.progress.to_json(),
-                    self._slot.encode(),
-                    0,
-                    self._reporter(batch.sequence[-1], 1),
-                )
+                self._publish(batch)
         except KafkaException as error:
             raise explain_kafka_exception(error) from error
 
     def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:
         """All events, then, once every one is delivered, the progress record."""
         count = 0
+        report = self._reporter(lambda: None)
         for event in self._flushed(events):
             count += 1
-            self._produce(event, self._reporter(0, 1))
+            self._produce(event, report)
         self._wait_for_delivery()
-        self._send(self._progress_topic, progress.to_json(), self._slot.encode(), 0, self._reporter(0, 1))
+        self._send_progress(progress, report)
         self._wait_for_delivery()
-        self._delivered = []
         return count
 
     def acknowledged(self) -> list[range]:
@@ -233,19 +238,51 @@ class AtLeastOnceSink(_KafkaSink):
         self._running().poll(0)
         if self._failure is not None:
             raise self._failure
-        delivered, self._delivered = self._delivered, []
-        return delivered
+        delivered: list[Batch] = []
+        while self._in_flight and not self._in_flight[0].left:
+            delivered.append(self._in_flight.popleft().batch)
+        if delivered:
+            sequences = [batch.sequence for batch in delivered]
+            try:
+                self._send_progress(
+                    delivered[-1].progress, self._reporter(lambda: self._acknowledged.extend(sequences))
+                )
+            except KafkaException as error:
+                raise explain_kafka_exception(error) from error
+        acknowledged, self._acknowledged = self._acknowledged, []
+        return acknowledged
 
-    def _reporter(self, number: int, copies: int) -> Callable[[Any, Any], None]:
-        return functools.partial(self._report, range(number, number + 1), itertools.count(1), copies)
+    def _publish(self, batch: Batch) -> None:
+        table_wide = sum(event.key is None for event in batch.events)
+        flight = _InFlight(batch, len(batch.events) + table_wide * (self._partitions - 1))
+        self._in_flight.append(flight)
 
-    def _report(
-        self, sequence: range, reports: Iterator[int], copies: int, error: KafkaError | None, _message: object
-    ) -> None:
-        if error is not None:
-            self._failure = self._failure or explain_kafka(error)
-        elif next(reports) == copies:
-            self._delivered.append(sequence)
+        def arrived() -> None:
+            flight.left -= 1
+
+        report = self._reporter(arrived)
+        produce, topic, headers = self._running().produce, self._topic, _HEADERS
+        for event in batch.events:
+            key, value = event
+            if key is None:
+                self._produce(event, report)
+                continue
+            try:
+                produce(topic, value, key, on_delivery=report, headers=headers)
+            except BufferError:
+                self._produce(event, report)
+
+    def _send_progress(self, progress: Progress, report: Callable[[Any, Any], None]) -> None:
+        self._send(self._progress_topic, progress.to_json(), self._slot.encode(), 0, report)
+
+    def _reporter(self, delivered: Callable[[], None]) -> Callable[[KafkaError | None, object], None]:
+        def report(error: KafkaError | None, _message: object) -> None:
+            if error is None:
+                delivered()
+            else:
+                self._failure = self._failure or explain_kafka(error)
+
+        return report
 
     def _flushed(self, events: Iterable[Event]) -> Iterator[Event]:
         for count, event in enumerate(events):
