@@ -17,12 +17,12 @@ _PROGRAM = Path(sys.executable).with_name("cdcwatch")
 
 
 def configuration(
-    directory: Path, base: Database, *, topic: Topic | None, delivery: str = "", slot: str = SLOT, plugin: str = ""
+    directory: Path, base: Database, *, topic: Topic | None, delivery: str = "", slot: str = SLOT
 ) -> Path:
     """A TOML file with what differs from the defaults; without a topic: `sink.kind = "none"`."""
     sections: dict[str, dict[str, str]] = {
         "postgres": {"dsn": base.dsn},
-        "slot": {"name": slot, "plugin": plugin or "wal2json"},
+        "slot": {"name": slot, "plugin": "wal2json"},
         "sink": {"kind": "kafka" if topic else "none"},
         "telemetry": {"listen": ""},
     }
