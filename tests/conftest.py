@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg import sql
 
 from tests import services
+from tests.command import ORDERS, write_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cdcwatch.local import LocalKafka, LocalPostgres
 
@@ -35,6 +38,20 @@ def own_postgres() -> Iterator[LocalPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres_18() -> Iterator[LocalPostgres]:
+    """A server of PostgreSQL 18 or later, shared: don't stop it; what is reconfigured is set back."""
+    with services.newer_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database_18(postgres_18: LocalPostgres) -> Iterator[services.Database]:
+    """A new database there."""
+    with services.fresh_database(postgres_18) as database:
+        yield database
+
+
 @pytest.fixture
 def own_kafka() -> Iterator[LocalKafka]:
     """A broker of this test alone, to be killed, stopped, restarted."""
@@ -54,3 +71,28 @@ def topic(kafka: services.Kafka) -> Iterator[str]:
     """The name of a new topic of 3 partitions on the shared broker."""
     with services.fresh_topic(kafka) as name:
         yield name
+
+
+@pytest.fixture
+def slot(database: services.Database) -> str:
+    """A slot's name of this test's own, in a database with an orders table."""
+    with database.connect() as connection:
+        connection.execute(ORDERS)
+    return f"slot_{database.name}"
+
+
+@pytest.fixture
+def shop(database: services.Database, slot: str, tmp_path: Path) -> Path:
+    return write_configuration(
+        tmp_path / "shop.toml", database.dsn, f'[slot]\nname = "{slot}"\n[sink]\nkind = "none"\n'
+    )
+
+
+@pytest.fixture
+def role(database: services.Database) -> Iterator[str]:
+    """A role that may log in and nothing more."""
+    name = f"role_{database.name}"
+    with database.connect() as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+        yield name
+        connection.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(name)))

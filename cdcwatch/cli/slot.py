@@ -164,8 +164,6 @@ def advance(
     Refuses while somebody reads the slot; never goes back, nor beyond the server's WAL. Afterwards the slot is beyond
     the topic's progress: run stops with a gap, until run --accept-gap reads the table again.
     """
-    from cdcwatch.inspection.changes import require_readable
-    from cdcwatch.inspection.skip import skipped
     from cdcwatch.lsn import format_lsn
     from cdcwatch.slot.admin import advance_slot, advance_target, connected, found_status
 
@@ -173,13 +171,11 @@ def advance(
     with connected(settings) as connection:
         found = found_status(connection, settings)
         target_lsn = advance_target(connection, found, to)
-        require_readable(found)
-        lost = skipped(connection, settings, found, target_lsn)
     print(f"slot {found.name} would move from {found.confirmed_flush_lsn} to {format_lsn(target_lsn)} and skip:")
-    _print_skipped(lost)
+    _print_loss(settings, found, target_lsn)
     _ask("Move it?", "move", yes=yes)
     print(f"slot {found.name} stands at {advance_slot(settings, target_lsn)}")
-    if settings.sink.kind == "kafka" and lost.change_count:
+    if settings.sink.kind == "kafka":
         print(
             "Where the topic holds progress of this slot, the slot is beyond it now: `cdcwatch run`\n"
             "stops with a gap. The way on is `cdcwatch run --accept-gap`: it reads the table and\n"
@@ -206,7 +202,7 @@ def drop(
             f"slot {found.name} (database {found.database}, confirmed up to {found.confirmed_flush_lsn}) holds"
             f" {bytes_text(found.retained_bytes)} of WAL. Never read from it:"
         )
-        _print_unread(settings, found)
+        _print_loss(settings, found, None)
         _ask("Drop it?", "drop", yes=False)
     drop_slot(settings)
     print(f"dropped slot {found.name}")
@@ -214,8 +210,8 @@ def drop(
         print(f"Its publication is still there; when nobody else reads by it: {publication_left(settings)}")
 
 
-def _print_unread(settings: "Settings", found: "SlotStatus") -> None:
-    """What dropping loses; a slot whose changes can't be read is no less droppable."""
+def _print_loss(settings: "Settings", found: "SlotStatus", upto_lsn: int | None) -> None:
+    """What would never be read. It may be that which can't be read that is to be skipped: then it is unknown."""
     from cdcwatch.errors import CdcwatchError
     from cdcwatch.inspection.changes import require_readable
     from cdcwatch.inspection.skip import skipped
@@ -224,9 +220,9 @@ def _print_unread(settings: "Settings", found: "SlotStatus") -> None:
     try:
         require_readable(found)
         with connected(settings) as connection:
-            _print_skipped(skipped(connection, settings, found, None))
+            _print_skipped(skipped(connection, settings, found, upto_lsn))
     except CdcwatchError as error:
-        print(f"  unknown: {error}")
+        print(f"  what, can't be read: {error}")
 
 
 def _print_skipped(lost: "Skipped") -> None:

@@ -17,6 +17,7 @@ from cdcwatch.queries import query
 from cdcwatch.slot.admin import active
 from cdcwatch.slot.refusal import explain_plugin
 from cdcwatch.slot.status import read_status
+from cdcwatch.slot.surroundings import read_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,6 +81,12 @@ def read_changes(
         "options": flat,
     }
     block = "peek_binary" if plugin == "pgoutput" else "peek_text"
+    if read_connection(connection).is_pooled:
+        # Settings of this connection would reach others, and not this one's next statement.
+        raise PreconditionError(
+            "a slot can't be looked into through a pooler",
+            remedy="connect directly: set postgres.replication_dsn",
+        )
     try:
         # Long reads are what this is for: the service's own time limits don't hold here.
         connection.execute(query("slot", "unhurried"), {"timeout_ms": 0})

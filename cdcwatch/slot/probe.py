@@ -16,7 +16,7 @@ import psycopg
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.queries import query
-from cdcwatch.slot.refusal import explain_plugin
+from cdcwatch.slot.refusal import OPTION_STATES, explain_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +47,9 @@ def probe_plugin(settings: Settings, options: Mapping[str, str], *, own_slot: st
             try:
                 return _asked(connection, slot, plugin, options, own=own_slot is not None)
             except psycopg.Error as error:
-                return PluginProbe(
-                    error.sqlstate == "22023",
-                    False if error.sqlstate == "22023" else None,
-                    explain_plugin(error, plugin, connection.info.server_version // 10_000),
-                )
+                is_loaded = error.sqlstate in OPTION_STATES
+                refusal = explain_plugin(error, plugin, connection.info.server_version // 10_000)
+                return PluginProbe(is_loaded, False if is_loaded else None, refusal)
             finally:
                 if own_slot is None:
                     with contextlib.suppress(psycopg.Error):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cdcwatch.errors import CdcwatchError
 
 _OTHER_MAJOR: Final = ("undefined symbol", "incompatible library", "version mismatch")
+OPTION_STATES: Final = ("22023", "0A000")
+"""An option that the plugin doesn't know, or a value of one."""
 _PUBLICATION: Final = "publication"
 
 
@@ -59,6 +61,9 @@ def _remedies(plugin: str, server_major: int) -> dict[str, str]:
         "58P01": f"install the library of {plugin} on the server, of the server's major version"
         f" (Debian: postgresql-{server_major}-{plugin}); no extension has to be created",
         "25001": "run it outside of a transaction",
-        "22023": f"this {plugin} doesn't know an option that cdcwatch sends: install 2.5 or later"
-        f" (Debian: postgresql-{server_major}-{plugin})",
+        **dict.fromkeys(
+            OPTION_STATES,
+            f"this {plugin} doesn't know an option that cdcwatch sends: install 2.5 or later"
+            f" (Debian: postgresql-{server_major}-{plugin})",
+        ),
     }
