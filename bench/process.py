@@ -160,14 +160,20 @@ def process_cpu_s(pid: int) -> float:
 
 def tree_cpu_s(pid: int) -> float:
     """The same with its living children: a PostgreSQL server, by its postmaster."""
-    total_s = process_cpu_s(pid)
+    while True:
+        own = _stat(pid)
+        living_s = sum(_living_children_s(pid))
+        if own[13:15] == _stat(pid)[13:15]:  # else a child has ended in between, and was counted twice or not at all
+            return sum(own[11:15]) / _TICKS_A_SECOND + living_s
+
+
+def _living_children_s(pid: int) -> Iterator[float]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = _stat(int(entry.name))
                 if fields[1] == pid:
-                    total_s += sum(fields[11:13]) / _TICKS_A_SECOND
-    return total_s
+                    yield sum(fields[11:13]) / _TICKS_A_SECOND
 
 
 def _stat(pid: int) -> list[int]:
