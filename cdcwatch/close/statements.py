@@ -45,20 +45,16 @@ class CloseStatements:
             "changes": self._changes(changes),
             "status": self._status(),
         }
-        # format() gives the text that the column's output function makes, as the stream does; a cast cuts char(n)'s
-        # blanks.
-        text = "{key}" if table.has_integer_key else "format('%%s', {key})"
-        row_text = text.replace("{key}", "{row}.{column}")
         kept = self._closed_columns("{key}", keys, "_deadline", "_version")
         keep = sql.SQL(query("close", "keep_closed")).format(columns=kept) if has_also else sql.SQL("")
-        self.close_batch = _block("close_batch", **parts, key_outputs=self._each_key(text, keys), keep=keep)
+        self.close_batch = _block("close_batch", **parts, key_outputs=self._key_outputs("{key}", keys), keep=keep)
         self.make_closed = _block(
             "make_closed",
             columns=self._closed_columns("{row}.{column}", keys, None, None),
             table=parts["table"],
             row=self._row,
         )
-        outputs = self._each_key(row_text, keys)
+        outputs = self._key_outputs("{row}.{column}", keys)
         self.read_again = _block("read_again", **parts, key_outputs=outputs)
         # `-infinity` is a deadline too: only the first page may take in its lower bound.
         self.first_page, self.next_page = (
@@ -87,6 +83,17 @@ class CloseStatements:
     ) -> sql.Composed:
         return sql.SQL(separator).join(
             sql.SQL(template).format(row=self._row, column=identifier(column.name), key=key)
+            for column, key in zip(self._table.key, keys, strict=True)
+        )
+
+    def _key_outputs(self, place: LiteralString, keys: Sequence[sql.SQL]) -> sql.Composed:
+        """The key's texts as the stream has them: a cast cuts off the blanks of char(n), format() shortens booleans."""
+        if self._table.has_integer_key:
+            return self._each_key(place, keys)
+        return sql.SQL(", ").join(
+            sql.SQL("{}::text" if column.type == "boolean" else "format('%%s', {})").format(
+                sql.SQL(place).format(row=self._row, column=identifier(column.name), key=key)
+            )
             for column, key in zip(self._table.key, keys, strict=True)
         )
 

@@ -86,10 +86,14 @@ class Cutter:
             status = self._statuses.get(part)
             if status is None:
                 status = self._new_status(part)
-            part = parts[version_at]
-            version = self._versions.get(part)
-            if version is None:
-                version = self._new_version(part)
+            version: int | None = None
+            if version_at < 0:
+                self._require_no_version(parts)
+            else:
+                part = parts[version_at]
+                version = self._versions.get(part)
+                if version is None:
+                    version = self._new_version(part)
             part = parts[deadline_at]
             second_at = self._second_at
             minute_us = self._minutes.get(part[:second_at])
@@ -101,20 +105,28 @@ class Cutter:
                 if fraction := part[second_at + 2 : -len(_UTC_END)]:
                     deadline_us += _microseconds(fraction)
         except (ValueError, IndexError):
-            places = self._find(parts)
+            places = self._find(parts, needs_version=side == "columns")
             if places == self._places[side]:
                 raise
             self._places[side] = places
             return self._values(parts, side)
         return key, _new(Row, (deadline_us, status, version))
 
-    def _find(self, parts: Sequence[bytes]) -> _Places:
-        """Where the four columns stand; ValueError where one is missing or of another kind."""
+    def _find(self, parts: Sequence[bytes], *, needs_version: bool) -> _Places:
+        """Where the four columns stand; ValueError where one is missing or of another kind.
+
+        An identity index over key, status and deadline logs no version: -1.
+        """
         marks = (self._key_mark, self._deadline_mark, self._status_mark, self._version_mark)
         found = [next((at for at, part in enumerate(parts) if part.startswith(mark)), -1) for mark in marks]
-        if min(found) < 0:
+        if min(found if needs_version else found[:3]) < 0:
             raise ValueError
         return (found[0], found[1], found[2], found[3])
+
+    def _require_no_version(self, parts: Sequence[bytes]) -> None:
+        """The identity may have become FULL since."""
+        if any(part.startswith(self._version_mark) for part in parts):
+            raise ValueError
 
     def _new_status(self, part: bytes) -> str:
         text = _behind(self._status_mark, part)

@@ -271,8 +271,10 @@ class Follower:
         return min(max(0.0, min(due_s) - now_s), 1.0)
 
 
-def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin) -> None:
+def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:
     """PreconditionError when the slot no longer holds what comes after our events.
+
+    `server_lsn`: where the server's WAL ends.
 
     Nothing is confirmed before the progress record says so: a slot that stands beyond it was made anew or moved.
     """
@@ -287,6 +289,12 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin) 
         raise PreconditionError(
             f"the topic's progress is of timeline {progress.origin.timeline}, and the server is on {origin.timeline}:"
             " it was promoted or restored, and may lack what the topic holds",
+            remedy=remedy,
+        )
+    if progress.position.end_lsn > server_lsn:
+        raise PreconditionError(
+            f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"
+            f" {format_lsn(server_lsn)}: it was restored from an older copy",
             remedy=remedy,
         )
     if facts.confirmed_flush_lsn > progress.position.end_lsn:

@@ -41,6 +41,12 @@ class Inquiry:
             table = load_table(connection, self._settings)
             return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
 
+    def current_lsn(self) -> int:
+        """Where the server's WAL ends: what was written, flushed or not."""
+        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+            row = connection.execute(query("stream", "current_lsn")).fetchone()
+        return parse_lsn(row[0]) if row else 0
+
     def table(self) -> WatchedTable:
         """The table as the catalog has it now."""
         with translated(), connect(self._dsn, application_name=_NAME) as connection:

@@ -197,7 +197,8 @@ class Reader(threading.Thread):
             self._acquired(facts, origin)
             return self._state, self._derivation
         if self._state.start is not None:
-            require_no_gap(facts, Progress(self._state.origin, self._state.handed_over), origin)
+            handed_over = Progress(self._state.origin, self._state.handed_over)
+            require_no_gap(facts, handed_over, origin, server_lsn=facts.server_lsn)
             mark = self._state.snapshot
             self._state.snapshot = mark if mark and self._begin_lsn < mark.lsn else None
         _log.info("reader: the stream goes on")

@@ -240,7 +240,8 @@ class Service:
         if facts is None or origin is None or reader is None or table is None:
             raise RuntimeError("the slot is taken before the sink is opened")
         try:
-            require_no_gap(facts, progress, origin)
+            # Asked after the record was read: the process before us may have written it a moment ago.
+            require_no_gap(facts, progress, origin, server_lsn=self._inquiry.current_lsn() if progress else 0)
         except PreconditionError as error:
             if not self._accept_gap:
                 raise

@@ -64,6 +64,8 @@ class SlotFacts:
     confirmed_flush_lsn: int
     wal_sender_timeout_s: float
     """0: the server waits for ever."""
+    server_lsn: int = 0
+    """Where the server's WAL ended."""
     walsender_pid: int = 0
     """The server's process at the other end of this connection."""
 
@@ -187,7 +189,7 @@ class ReplicationConnection:
 
     def facts(self, slot: str) -> SlotFacts:
         """PreconditionError where the slot is missing, lost, physical or another database's."""
-        system_identifier, timeline, _, database = self._one("IDENTIFY_SYSTEM")
+        system_identifier, timeline, server_lsn, database = self._one("IDENTIFY_SYSTEM")
         with translated():
             row = self._connection.execute(query("stream", "slot_facts"), {"slot": slot}).fetchone()
         if row is None:
@@ -210,6 +212,7 @@ class ReplicationConnection:
             str(plugin),
             parse_lsn(confirmed),
             int(timeout_ms) / 1000,
+            parse_lsn(server_lsn),
             self.pid,
         )
 

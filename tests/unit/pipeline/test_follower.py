@@ -494,9 +494,9 @@ def progress(end_lsn=START_LSN, **origin):
 
 
 def test_a_slot_at_or_before_the_last_event_has_no_gap():
-    require_no_gap(FACTS, None, ORIGIN)
-    require_no_gap(FACTS, progress(), ORIGIN)
-    require_no_gap(FACTS, progress(START_LSN + 1), ORIGIN)
+    require_no_gap(FACTS, None, ORIGIN, server_lsn=START_LSN + 1)
+    require_no_gap(FACTS, progress(), ORIGIN, server_lsn=START_LSN + 1)
+    require_no_gap(FACTS, progress(START_LSN + 1), ORIGIN, server_lsn=START_LSN + 1)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_a_slot_at_or_before_the_last_event_has_no_gap():
 )
 def test_a_gap_is_never_silent(found, said):
     with pytest.raises(PreconditionError, match=said) as caught:
-        require_no_gap(FACTS, found, ORIGIN)
+        require_no_gap(FACTS, found, ORIGIN, server_lsn=START_LSN + 1)
     assert "--accept-gap" in caught.value.remedy
 
 
@@ -547,3 +547,8 @@ def test_a_sink_that_fails_from_the_start_is_scouted_too():
     world.connect()
     world.step(*transaction(0x2000, insert(1)))
     assert ids(world.publish()) == ["0/2000-1"]
+
+
+def test_a_server_restored_from_an_older_copy_is_a_gap():
+    with pytest.raises(PreconditionError, match="restored from an older copy"):
+        require_no_gap(FACTS, Progress(ORIGIN, Position(START_LSN + 2)), ORIGIN, server_lsn=START_LSN + 1)
