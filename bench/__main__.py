@@ -39,9 +39,9 @@ def main() -> int:
 
 def _measure(name: str, broker: LocalKafka, arguments: argparse.Namespace) -> list[Table]:
     if name == "read":
-        return read.measure(broker, events=arguments.events, rounds=arguments.rounds, only=arguments.reader)
+        return read.measure(broker, events=arguments.events, rounds=arguments.rounds, match=arguments.match)
     if name == "lateness":
-        return lateness.measure(broker, rounds=arguments.lateness_rounds)
+        return lateness.measure(broker, rounds=arguments.lateness_rounds, match=arguments.match)
     return visible.measure(broker, rows=arguments.rows)
 
 
@@ -50,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--events", type=int, default=450_000, help="read: row changes (default 450000)")
     parser.add_argument("--rounds", type=int, default=3, help="read: rounds (default 3)")
-    parser.add_argument("--reader", default="", metavar="TEXT", help="read: only those whose name holds this")
+    parser.add_argument("--match", default="", metavar="TEXT", help="only readers, or shapes of load, named so")
     parser.add_argument("--lateness-rounds", type=int, default=1, help="lateness: rounds (default 1)")
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--no-results", action="store_true", help="print only; leave RESULTS.md as it is")

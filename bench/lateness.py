@@ -84,12 +84,12 @@ def closers() -> list[Closer]:
     ]
 
 
-def measure(broker: LocalKafka, *, rounds: int) -> list[Table]:
-    """One table a shape; every closer in every round, every other round backwards."""
+def measure(broker: LocalKafka, *, rounds: int, match: str = "") -> list[Table]:
+    """One table a shape whose name holds `match`; every closer in every round, every other round backwards."""
     tables = []
     chosen = closers()
     with servers.postgres(fsync=True) as server:
-        for shape in SHAPES:
+        for shape in [shape for shape in SHAPES if match in shape.name]:
             table = Table(
                 f"lateness: {shape.name}",
                 _EXPLANATION.strip().format(baseline=BASELINE),

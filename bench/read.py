@@ -119,9 +119,9 @@ def _cdcwatch(place: Place, *, delivery: str) -> list[str]:
     return program.run_command(path, "--role", "read", "--until", place.end_lsn)
 
 
-def measure(broker: LocalKafka, *, events: int, rounds: int, only: str = "") -> list[Table]:
-    """Every reader in every round, every other round backwards. `only`: the baseline, and those whose name holds it."""
-    chosen = [reader for reader in readers() if reader.name == BASELINE or only in reader.name]
+def measure(broker: LocalKafka, *, events: int, rounds: int, match: str = "") -> list[Table]:
+    """Every reader in every round, every other backwards. `match`: those whose name holds it, and the baseline."""
+    chosen = [reader for reader in readers() if reader.name == BASELINE or match in reader.name]
     table = Table(
         f"read: {events:,} changes from a slot",
         _EXPLANATION.strip().format(rows=ROWS_A_COMMIT, baseline=BASELINE),
