@@ -94,7 +94,12 @@ def connect(dsn: str, *, application_name: str) -> psycopg.Connection[tuple[Any,
     """
     with translated():
         parameters = parse_dsn(dsn)
-        defaults = {"application_name": application_name, "connect_timeout": str(_CONNECT_TIMEOUT_S), **_TCP}
+        defaults = {
+            "application_name": application_name,
+            "connect_timeout": str(_CONNECT_TIMEOUT_S),
+            "client_encoding": "UTF8",  # else a SQL_ASCII database's texts would be bytes
+            **_TCP,
+        }
         made = psycopg.Connection.connect(
             conninfo.make_conninfo("", **{**defaults, **parameters}), autocommit=True, prepare_threshold=None
         )

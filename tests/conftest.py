@@ -9,6 +9,7 @@ from psycopg import sql
 
 from tests import services
 from tests.command import ORDERS, write_configuration
+from tests.slots import QUIET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,9 +84,7 @@ def slot(database: services.Database) -> str:
 
 @pytest.fixture
 def shop(database: services.Database, slot: str, tmp_path: Path) -> Path:
-    return write_configuration(
-        tmp_path / "shop.toml", database.dsn, f'[slot]\nname = "{slot}"\n[sink]\nkind = "none"\n'
-    )
+    return write_configuration(tmp_path / "shop.toml", database.dsn, f'[slot]\nname = "{slot}"\n' + QUIET)
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ from cdcwatch.settings import PostgresSettings, Settings, SinkSettings, SlotSett
 from cdcwatch.slot.allowlist import AllowList
 from tests.waiting import wait_until
 
+QUIET = '[sink]\nkind = "none"\n[telemetry]\nlisten = ""\n'
+"""The rest of a configuration that needs no broker and no port."""
+
 if TYPE_CHECKING:
     from tests.services import Database
 

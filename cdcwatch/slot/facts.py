@@ -208,13 +208,12 @@ def _of_table(connection: psycopg.Connection[Any], facts: Facts, table: TableFac
     )
     if not rights.may_read:
         return facts
+    facts = replace(facts, statuses=read_statuses(connection, table, settings))
+    if facts.statuses is not None and facts.statuses.unfit:
+        return facts  # the scan's own condition would be refused
     due_index = _due_index(connection, table)
-    return replace(
-        facts,
-        due_index=due_index,
-        due_index_is_partial=not due_index or _is_partial(connection, due_index, watched.oid),
-        statuses=read_statuses(connection, table, settings),
-    )
+    is_partial = not due_index or _is_partial(connection, due_index, watched.oid)
+    return replace(facts, due_index=due_index, due_index_is_partial=is_partial)
 
 
 def _is_partial(connection: psycopg.Connection[Any], index: str, oid: int) -> bool:

@@ -128,6 +128,8 @@ def index(facts: Facts) -> Check | None:
     found = facts.table
     if found is None or facts.rights is None or not facts.rights.may_read:
         return None
+    if facts.statuses is not None and facts.statuses.unfit:
+        return None
     deadline = found.quoted([found.watched.deadline.name])
     making = f"CREATE INDEX CONCURRENTLY ON {found.sql_name} ({deadline}) WHERE {facts.open_condition}"
     if found.partitions is not None:

@@ -8,18 +8,16 @@ import psycopg
 import pytest
 
 from tests.command import ORDERS, cdcwatch, write_configuration
-from tests.slots import let_in, wait_for_plugins
+from tests.slots import QUIET, let_in, wait_for_plugins
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcwatch.local import LocalPostgres
 
-NO_SINK = '[sink]\nkind = "none"\n'
-
 
 def test_a01_a_plugin_that_is_not_let_in(own_postgres: LocalPostgres, tmp_path: Path) -> None:
-    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), NO_SINK)
+    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), QUIET)
     with psycopg.connect(own_postgres.dsn(), autocommit=True) as connection:
         if not connection.execute("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'").fetchall():
             pytest.skip("this minor release restricts no plugins")
@@ -36,7 +34,7 @@ def test_a01_a_plugin_that_is_not_let_in(own_postgres: LocalPostgres, tmp_path: 
         assert "pgoutput is part of the server" in refused.err
         assert "EXTENSION" not in refused.err
         # A role that may not read the setting learns it from the server's refusal: in the check, and at create.
-        plain = write_configuration(tmp_path / "plain.toml", own_postgres.dsn(user="plain"), NO_SINK)
+        plain = write_configuration(tmp_path / "plain.toml", own_postgres.dsn(user="plain"), QUIET)
         for arguments, code in ((["check"], 1), (["slot", "create"], 3)):
             told = cdcwatch(*arguments, "-c", plain)
             assert told.code == code

@@ -11,7 +11,7 @@ import pytest
 from cdcwatch.errors import PreconditionError
 from cdcwatch.slot.creation import create_slot
 from tests.command import ORDERS, cdcwatch, write_configuration
-from tests.slots import settings_for
+from tests.slots import QUIET, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_a03_no_slot_and_no_walsender_left(own_postgres: LocalPostgres, tmp_path
     own_postgres.settings["max_wal_senders"] = "1"
     own_postgres.restart()
     dsn = own_postgres.dsn()
-    shop = write_configuration(tmp_path / "shop.toml", dsn, '[sink]\nkind = "none"\n')
+    shop = write_configuration(tmp_path / "shop.toml", dsn, QUIET)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(ORDERS)
         connection.execute("SELECT pg_create_physical_replication_slot('standby')")
@@ -62,7 +62,7 @@ def test_a03_wal_level_and_a_standby_are_told_before_anything_is_tried(
 ) -> None:
     own_postgres.settings["wal_level"] = "replica"
     own_postgres.restart()
-    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), '[sink]\nkind = "none"\n')
+    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), QUIET)
     with psycopg.connect(own_postgres.dsn(), autocommit=True) as connection:
         connection.execute(ORDERS)
     refused = cdcwatch("slot", "create", "-c", shop)

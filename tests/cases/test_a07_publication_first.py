@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.command import cdcwatch, start_cdcwatch, write_configuration
-from tests.slots import slots_named
+from tests.slots import QUIET, slots_named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def published(database: Database, slot: str, tmp_path: Path) -> Path:
     return write_configuration(
         tmp_path / "pgoutput.toml",
         database.dsn,
-        f'[slot]\nname = "{slot}"\nplugin = "pgoutput"\npublication = "Or ders"\n[sink]\nkind = "none"\n',
+        f'[slot]\nname = "{slot}"\nplugin = "pgoutput"\npublication = "Or ders"\n' + QUIET,
     )
 
 
@@ -149,7 +149,7 @@ def test_a07_a_role_that_may_not_make_it_is_given_the_statement(
         plain = write_configuration(
             tmp_path / "plain.toml",
             psycopg.conninfo.make_conninfo(database.dsn, user=role),
-            f'[slot]\nname = "{slot}"\nplugin = "pgoutput"\n[sink]\nkind = "none"\n',
+            f'[slot]\nname = "{slot}"\nplugin = "pgoutput"\n' + QUIET,
         )
         refused = cdcwatch("slot", "create", "-c", plain)
         assert refused.code == 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tests.command import ORDERS, cdcwatch, write_configuration
+from tests.slots import QUIET
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_a10_creation_tells_how_much_an_unread_slot_keeps(own_postgres: LocalPostgres, tmp_path: Path) -> None:
-    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), '[sink]\nkind = "none"\n')
+    shop = write_configuration(tmp_path / "shop.toml", own_postgres.dsn(), QUIET)
     with psycopg.connect(own_postgres.dsn(), autocommit=True) as connection:
         connection.execute(ORDERS)
         created = cdcwatch("slot", "create", "-c", shop)

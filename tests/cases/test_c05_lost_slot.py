@@ -11,6 +11,7 @@ import pytest
 from tests import services
 from tests.command import ORDERS, cdcwatch, write_configuration
 from tests.oracle.world import World
+from tests.slots import QUIET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ def _outrun(server: LocalPostgres) -> None:
 
 
 def test_c05_a_lost_slot_is_terminal_for_every_command(sparing: LocalPostgres, tmp_path: Path) -> None:
-    shop = write_configuration(tmp_path / "shop.toml", sparing.dsn(), '[sink]\nkind = "none"\n')
+    shop = write_configuration(tmp_path / "shop.toml", sparing.dsn(), QUIET)
     with psycopg.connect(sparing.dsn(), autocommit=True) as connection:
         connection.execute(ORDERS)
         assert cdcwatch("slot", "create", "-c", shop).code == 0

@@ -23,7 +23,9 @@ def test_c06_an_immediate_restart_in_mid_stream(
     ):
         world.install()
         with world.running() as process:
-            insert = "INSERT INTO orders (id, expires_at) SELECT n, clock_timestamp() FROM generate_series(%s::int, %s) n"
+            insert = (
+                "INSERT INTO orders (id, expires_at) SELECT n, clock_timestamp() FROM generate_series(%s::int, %s) n"
+            )
             world.connection.execute(insert, [1, 20])
             world.wait_nothing_due()
             world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (999, now() + interval '10 seconds')")

@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from cdcwatch.local.process import free_port
-from tests.command import cdcwatch, write_configuration
+from tests.command import cdcwatch, run_to_the_end, write_configuration
 from tests.oracle.world import World
 from tests.services import scratch_directory
+from tests.slots import QUIET
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -73,11 +74,11 @@ def pgbouncer(dsn: str) -> Iterator[str]:
 
 
 def test_c09_a_pooler_between_is_recognised(database: Database, slot: str, tmp_path: Path) -> None:
-    rest = f'[slot]\nname = "{slot}"\n[sink]\nkind = "none"\n'
+    rest = f'[slot]\nname = "{slot}"\n' + QUIET
     with pgbouncer(database.dsn) as pooled:
         shop = write_configuration(tmp_path / "pooled.toml", pooled, rest)
         for arguments, code in ((["check"], 1), (["slot", "create"], 3), (["run"], 3)):
-            ended = cdcwatch(*arguments, "-c", shop)
+            ended = run_to_the_end(*arguments, "-c", shop)
             assert ended.code == code, ended
             assert "connect directly" in ended.said
             assert "postgres.replication_dsn" in ended.said

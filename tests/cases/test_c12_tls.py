@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.command import cdcwatch, write_configuration
+from tests.slots import QUIET
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class Link:
         self._server, self._path = server, path
 
     def tls(self, parameters: str) -> str:
-        file = write_configuration(self._path, f"{self._server.dsn()} {parameters}", '[sink]\nkind = "none"\n')
+        file = write_configuration(self._path, f"{self._server.dsn()} {parameters}", QUIET)
         told = json.loads(cdcwatch("check", "--json", "-c", file).out)["checks"]
         return str(next(one["message"] for one in told if one["name"] in {"tls", "database"}))
 

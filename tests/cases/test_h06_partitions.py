@@ -1,0 +1,100 @@
+"""H6, H7, H8: a partitioned table is watched as one by pgoutput; each leaf has a replica identity of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.command import ORDERS, cdcwatch, write_configuration
+from tests.slots import QUIET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+
+    from tests.services import Database
+
+TABLE = ORDERS + " PARTITION BY RANGE (id)"
+
+
+@pytest.fixture
+def published(database: Database, tmp_path: Path) -> Path:
+    with database.connect() as connection:
+        connection.execute(TABLE)  # type: ignore[call-overload]
+        connection.execute("CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (100)")
+        connection.execute("CREATE TABLE high PARTITION OF orders FOR VALUES FROM (100) TO (200)")
+    return write_configuration(
+        tmp_path / "pgoutput.toml",
+        database.dsn,
+        f'[slot]\nname = "slot_{database.name}"\nplugin = "pgoutput"\n' + QUIET,
+    )
+
+
+def _check(shop: Path, name: str) -> dict[str, str]:
+    told = json.loads(cdcwatch("check", "--json", "-c", shop).out)["checks"]
+    return dict(next(one for one in told if one["name"] == name))
+
+
+def test_h06_wal2json_is_refused_with_the_other_plugin_as_the_way_out(published: Path) -> None:
+    shop = published.with_name("wal2json.toml")
+    shop.write_text(published.read_text().replace("pgoutput", "wal2json"))
+    flaw = _check(shop, "table")
+    assert (flaw["state"], "is partitioned" in flaw["message"]) == ("fail", True)
+    assert 'slot.plugin = "pgoutput"' in flaw["remedy"]
+
+
+def test_h07_changes_come_in_the_tables_name_from_new_partitions_too(database: Database, published: Path) -> None:
+    assert cdcwatch("check", "-c", published).code == 0
+    assert cdcwatch("slot", "create", "-c", published).code == 0
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")
+        connection.execute("INSERT INTO orders SELECT n, 'pending', '2030-01-01' FROM generate_series(50, 250, 100) n")
+        connection.execute("UPDATE orders SET id = 160 WHERE id = 50")  # moves to another partition
+    shown = json.loads(cdcwatch("slot", "peek", "--json", "--explain", "-c", published).out)["changes"]
+    assert [(one["kind"], one["key"]) for one in shown] == [
+        ("insert", "50"), ("insert", "150"), ("insert", "250"), ("delete", "50"), ("insert", "160"),
+    ]  # fmt: skip
+    assert _check(published, "table")["message"].endswith("3 partitions")
+
+
+@pytest.mark.parametrize(("root", "leaf"), [("DEFAULT", "NOTHING"), ("FULL", "DEFAULT"), ("FULL", "NOTHING")])
+def test_h08_a_leaf_that_logs_less_than_its_parent_promises_is_named(
+    database: Database, published: Path, root: str, leaf: str
+) -> None:
+    with database.connect() as connection:
+        for table, identity in (("orders", root), ("low", root), ("high", leaf)):
+            connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY {identity}")  # type: ignore[call-overload]
+        flaw = _check(published, "table")
+        assert flaw["state"] == "fail"
+        assert "1 of 2 partitions" in flaw["message"]
+        assert "public.high" in flaw["message"]
+        assert cdcwatch("slot", "create", "-c", published).code == 3
+        connection.execute(flaw["remedy"])
+        assert _check(published, "table")["state"] == "ok"
+        # A new leaf does not inherit it either.
+        connection.execute("CREATE TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")
+        assert _check(published, "table")["state"] == ("fail" if root == "FULL" else "ok")
+
+
+def test_h06_partitions_that_are_not_in_the_wal(database: Database, published: Path) -> None:
+    with database.connect() as connection:
+        connection.execute("CREATE UNLOGGED TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")
+        flaw = _check(published, "table")
+        assert "are unlogged: public.later" in flaw["message"]
+        connection.execute(flaw["remedy"])
+        assert _check(published, "table")["state"] == "ok"
+
+
+def test_h06_due_orders_are_found_by_an_index_of_every_partition(database: Database, published: Path) -> None:
+    def making(connection: psycopg.Connection[object]) -> dict[str, str]:
+        return _check(published, "index")
+
+    with database.connect() as connection:
+        connection.execute("CREATE INDEX ON low (expires_at) WHERE status = 'pending'")
+        flaw = making(connection)
+        assert flaw["state"] == "warn"
+        connection.execute(flaw["remedy"].partition(" -- ")[0])
+        assert making(connection)["state"] == "ok"
