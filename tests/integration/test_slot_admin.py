@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
 from tests.command import cdcwatch, write_configuration
 from tests.slots import slots_named
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.services import Database
 
