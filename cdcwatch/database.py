@@ -40,7 +40,8 @@ _REFUSED = (
 
 _REMEDIES = {
     "28P01": "set the right password (PGPASSFILE, a service file or the DSN)",
-    "28000": "let this role in from this address: a line in pg_hba.conf, then SELECT pg_reload_conf()",
+    "28000": "make the role (sql/install.sql) or name another in postgres.dsn, and let it in from this address: a line"
+    " in pg_hba.conf, then SELECT pg_reload_conf()",
     "3D000": "name an existing database in postgres.dsn",
     "53300": "raise max_connections, or lower close.concurrency",
     "42501": "grant the role what it lacks: see sql/install.sql and `cdcwatch check`",

@@ -100,7 +100,8 @@ class TelemetryServer:
         except OSError as error:
             raise ConfigurationError(
                 f"telemetry.listen {listen}: {error.strerror}",
-                remedy="choose a free address, or set telemetry.listen to an empty text for none",
+                remedy="is another cdcwatch run on this machine? Choose a free address"
+                " (CDCWATCH_TELEMETRY__LISTEN=127.0.0.1:9465), or an empty text for none",
             ) from None
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="telemetry", daemon=True).start()

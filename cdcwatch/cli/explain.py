@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def explain(
     context: typer.Context,
-    key: Annotated[list[str], typer.Argument(metavar="KEY…", help="The key; of several columns, each one's text.")],
+    key: Annotated[list[str], typer.Argument(metavar="KEY", help="The key; of several columns, each one's text.")],
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of its last events.")] = 10,
     json: JsonOption = False,
     config: ConfigOption = None,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cdcwatch.demo.world import World
 
 _RATE_FRAMES: Final = 12
+_WIDE: Final = 100
+_LINES_WITHOUT_EVENTS: Final = 20
 _COLOURS: Final = {SCHEDULED: "cyan", MOVED: "yellow", CANCELLED: "dim", EXPIRED: "magenta"}
 
 
@@ -34,7 +36,8 @@ class LivePicture:
         # Room for the ^C that the terminal echoes: on a full line it would break the next redraw.
         self._width = max(20, console.width - 4)
         self._title = world.title
-        self._addresses = _addresses(world, program)
+        self._addresses = _addresses(world, program, is_narrow=self._width < _WIDE)
+        self._most_events = max(1, console.height - _LINES_WITHOUT_EVENTS)
         self._past: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=_RATE_FRAMES)
 
     def __enter__(self) -> Self:
@@ -72,20 +75,20 @@ class LivePicture:
         late = frame.lateness
         right = _figures("cdcwatch", "a second", "in all")
         right.add_row("events", f"{rates[-2]:,.0f}", f"{topic.events:,}")
-        right.add_row("closed at the deadline", f"{rates[-1]:,.0f}", f"{topic.by_type[EXPIRED]:,}")
+        right.add_row("closed", f"{rates[-1]:,.0f}", f"{topic.by_type[EXPIRED]:,}")
         right.add_row("late, p50 | p99", milliseconds(late.p50_ms), milliseconds(late.p99_ms))
         right.add_row("late, max | early", milliseconds(late.max_ms), _wrong(late.early_rows + topic.early))
-        right.add_row("duplicates | out of order", _wrong(topic.duplicates), _wrong(topic.out_of_order))
+        right.add_row("twice | disordered", _wrong(topic.duplicates), _wrong(topic.out_of_order))
         right.add_row("overdue", "", f"{frame.waiting.overdue_rows:,}")
         right.add_row("slot lag, bytes", "", f"{frame.slot.lag_bytes:,}")
-        both = Table.grid(padding=(0, 4))
+        both = Table.grid(padding=(0, 4 if self._width >= _WIDE else 2))
         both.add_row(left, right)
         minutes, seconds = divmod(int(frame.elapsed_s), 60)
         head = Text.assemble(
             (f"{minutes}:{seconds:02d}", "bold"), f"  the shop is {frame.doing}  ", (self._title, "dim")
         )
         return Panel(
-            Group(head, "", both, "", _events(frame), "", self._addresses),
+            Group(head, "", both, "", _events(frame, self._most_events), "", self._addresses),
             title="cdcwatch demo",
             subtitle="Ctrl-C ends it and leaves nothing behind",
             box=box.ROUNDED,
@@ -94,10 +97,10 @@ class LivePicture:
 
 
 def _figures(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(heads[0], min_width=18)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(heads[0], min_width=17, no_wrap=True)
     for head in heads[1:]:
-        table.add_column(head, justify="right", min_width=10)
+        table.add_column(head, justify="right", min_width=7, no_wrap=True)
     return table
 
 
@@ -106,11 +109,11 @@ def _wrong(count: int) -> Text:
     return Text(f"{count:,}", style="bold red" if count else "green")
 
 
-def _events(frame: Frame) -> Table:
+def _events(frame: Frame, most: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in ("the topic's last events", "", "order", "deadline", "reason"):
         table.add_column(head, no_wrap=True)
-    for event in frame.last_events:
+    for event in list(frame.last_events)[-most:]:
         data, kind = event["data"], event["type"]
         table.add_row(
             event["time"][11:-1],
@@ -122,19 +125,20 @@ def _events(frame: Frame) -> Table:
     return table
 
 
-def _addresses(world: World, program: str) -> Table:
+def _addresses(world: World, program: str, *, is_narrow: bool) -> Table:
     settings = world.settings()
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     configuration = f"-c {world.configuration_path}"
-    for name, text in (
+    rows = (
         ("database", world.dsn),
         ("kafka", f"{settings.kafka.bootstrap_servers}, topic {settings.kafka.topic}"),
         ("telemetry", f"http://{world.telemetry_address}/metrics"),
         ("look", f"{program} events --follow {configuration}"),
         ("", f"{program} slot status {configuration}"),
         ("", f"{program} pending {configuration}"),
-    ):
+    )
+    for name, text in rows[:4] if is_narrow else rows:
         table.add_row(name, text)
     return table

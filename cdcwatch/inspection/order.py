@@ -74,7 +74,7 @@ class OrderStory:
             return "due: closed by the next batch of a running service"
         if (self.wait_s or 0.0) <= self.horizon_s:
             return "in the heap of a running service"
-        return "beyond window.horizon_s: loaded from the table as the window comes to it"
+        return "beyond window.horizon_s: in the table until the window comes to it"
 
 
 def explain_order(settings: Settings, texts: Sequence[str], count: int) -> OrderStory:

@@ -24,6 +24,7 @@ class Closing:
     """Closes what is due; needs neither the stream nor the sink to go on."""
 
     def __init__(self, settings: Settings, table: WatchedTable, observer: CloseObserver) -> None:
+        self.is_started = False
         clock = SystemClock()
         horizon_us = int(settings.window.horizon_s * 1_000_000)
         schedule = Schedule(
@@ -62,6 +63,7 @@ class Closing:
 
     def start(self) -> None:
         """Loads the window, overdue orders first, and closes from the first of them on."""
+        self.is_started = True
         self._window.start()
         self._workers.start()
 

@@ -29,7 +29,8 @@ class Publisher(threading.Thread):
     """Runs from the moment the slot is ours.
 
     `begin` gets what the sink holds the first time it opens and returns once the reader may begin; `owns_slot` asks the
-    database whether the slot is still ours, which tells a broker's own time-out from another process.
+    database whether the slot is still ours, which tells a broker's own time-out from another process; `failing` is
+    called after every failure.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class Publisher(threading.Thread):
         begin: Callable[[Sink, Progress | None], None],
         owns_slot: Callable[[], bool],
         failed: Callable[[CdcwatchError], None],
+        failing: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="publisher", daemon=True)  # a call into a broker that is away can't be interrupted
         self._sink, self._outbox = sink, outbox
-        self._begin, self._owns_slot, self._failed = begin, owns_slot, failed
+        self._begin, self._owns_slot, self._failed, self._failing = begin, owns_slot, failed, failing
         self._stop_requested = threading.Event()
         self._begun = False
         self.is_open = False
@@ -111,6 +113,7 @@ class Publisher(threading.Thread):
         self.reopen_count += 1
         self.last_error = str(error)
         self._outbox.is_sink_failing = True
+        self._failing()
         _log.warning("publisher: %s; again in %.1f s", error, wait_s)
         self._sink.close()
         self._stop_requested.wait(wait_s)

@@ -1,8 +1,8 @@
 """The service: makes the rooms, starts and stops their threads, and says how it ended.
 
 Start: the slot is taken, then the transactional id (a standby must not fence the active process), then the progress
-record is read, then the table where it is a first start, then the stream. Stop: reading ends, what was read becomes
-durable and is confirmed, closes in flight finish.
+record is read, then the table where it is a first start, then the stream and the closes. Stop: reading ends, what was
+read becomes durable and is confirmed, closes in flight finish.
 """
 
 from __future__ import annotations
@@ -216,13 +216,17 @@ class Service:
             begin=self._begin,
             owns_slot=self._owns_slot,
             failed=self._fail,
+            failing=self._start_closing,  # the database is the arbiter: orders are closed whatever the sink does
         )
         self._health.publisher = self._publisher
         self._publisher.start()
         inquiry = self._inquiry
         self._warden = Warden(table, look=inquiry.table, name_of=inquiry.name_of, changed=self._table_changed)
         self._warden.start()
-        if self._closing is not None:
+
+    def _start_closing(self) -> None:
+        """Not before a first read has its snapshot: what was closed earlier is in neither the read nor the stream."""
+        if self._closing is not None and not self._closing.is_started:
             self._closing.start()
 
     def _sink(self, start: Progress, slot: str) -> Sink:
@@ -249,6 +253,7 @@ class Service:
             progress = None
         if progress is None:
             progress = self._publish_snapshot(sink, facts, origin, table)
+        self._start_closing()
         # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
         exact = sink.is_transactional
         start = progress if exact else Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
@@ -258,9 +263,10 @@ class Service:
         id_lsn = format_lsn(facts.confirmed_flush_lsn)
         with snapshot_of(self._settings.postgres.dsn, table, id_lsn) as snapshot:
             progress = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn), snapshot.mark)
+            self._start_closing()
             events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))
             count = sink.publish_snapshot(events, progress)
-        _log.info("first start: published %d open orders as snapshot events", count)
+        _log.info("the table was read: %d open orders are published as snapshot events", count)
         return progress
 
     def _owns_slot(self) -> bool:
@@ -275,7 +281,8 @@ class Service:
         """At most STOP_TIMEOUT_S; NotDurableError when something that was read is not durable by then."""
         give_up_s = time.monotonic() + STOP_TIMEOUT_S
         failed = self._error is not None
-        _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
+        if not failed:
+            _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
         if self._warden is not None:
             self._warden.request_stop()
         if self._reader is not None:

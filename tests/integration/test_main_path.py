@@ -93,6 +93,10 @@ def test_overdue_orders_are_closed_at_the_start_oldest_first(world: World) -> No
     entries = closes(read_ledger(world.connection))
     deadlines = [entry.old_deadline for entry in entries]
     assert len(deadlines) == 3000
+    # Though they were overdue before the first start, the topic tells of each: found open, then closed.
+    said = {key: [record.event["type"] for record in its] for key, its in by_key(world.records()).items()}
+    assert set(said) == set(range(1, 3001))
+    assert {tuple(types) for types in said.values()} == {("deadline.scheduled", "deadline.expired")}
     # Two workers take batches in order; within and between them only neighbouring batches can swap.
     ranks = {deadline: rank for rank, deadline in enumerate(sorted(deadlines))}
     assert max(abs(ranks[deadline] - place) for place, deadline in enumerate(deadlines)) <= 1500
