@@ -6,12 +6,12 @@ _EXAMPLES: Final = {
     "": ["cdcwatch check", "cdcwatch slot create", "cdcwatch run", "cdcwatch events --follow"],
     "check": [
         "cdcwatch check -c shop.toml",
-        "cdcwatch check --json | jq -r '.checks[] | select(.state == \"fail\") | .remedy'",
+        "cdcwatch check --json | jq -r '.checks[] | select(.state==\"fail\").remedy'",
     ],
     "run": [
         "cdcwatch run -c shop.toml",
         "cdcwatch run --until current    # catch up and end",
-        "cdcwatch run --accept-gap       # after a slot was lost: read the table again",
+        "cdcwatch run --accept-gap       # a slot was lost: read the table again",
     ],
     "pending": ["cdcwatch pending", "cdcwatch pending -n 5 --json"],
     "events": [
