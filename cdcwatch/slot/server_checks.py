@@ -14,7 +14,7 @@ from cdcwatch.slot.managed import set_parameter
 if TYPE_CHECKING:
     from cdcwatch.slot.facts import Facts
 
-OLDEST_SERVER: Final = 120_000
+OLDEST_SERVER: Final = 130_000
 FAILOVER_SINCE: Final = 170_000
 _SHORT_IDLE_S: Final = 86_400.0
 _DAY_S: Final = 86_400
@@ -26,7 +26,7 @@ def server_version(facts: Facts) -> Check:
     server = facts.server
     where = f" ({server.service.name})" if server.service else ""
     if server.version_number < OLDEST_SERVER:
-        return Check("server", "fail", f"PostgreSQL {server.version} is too old", "upgrade to PostgreSQL 12 or later")
+        return Check("server", "fail", f"PostgreSQL {server.version} is too old", "upgrade to PostgreSQL 13 or later")
     if server.in_recovery:
         return Check(
             "server",

@@ -125,6 +125,21 @@ def test_a07_a_publication_that_does_not_do_is_mended_by_its_remedy(
     assert next(one for one in told if one["name"] == "publication")["state"] == "ok"
 
 
+@pytest.mark.parametrize("identity", ["FULL", "USING INDEX wide", "DEFAULT"])
+def test_a07_the_applications_own_changes_work_whatever_the_replica_identity(
+    database: Database, published: Path, identity: str
+) -> None:
+    """PostgreSQL refuses them where a column list lacks a column of the replica identity."""
+    with database.connect() as connection:
+        connection.execute("ALTER TABLE orders ADD note text NOT NULL DEFAULT ''")
+        connection.execute("CREATE UNIQUE INDEX wide ON orders (id, note)")
+        connection.execute(f"ALTER TABLE orders REPLICA IDENTITY {identity}")  # type: ignore[call-overload]
+        assert cdcwatch("slot", "create", "-c", published).code == 0
+        connection.execute("INSERT INTO orders VALUES (1, 'pending', '2030-01-01')")
+        connection.execute("UPDATE orders SET note = 'x'; DELETE FROM orders")
+    assert cdcwatch("check", "-c", published).code == 0
+
+
 def test_a07_an_identity_beyond_the_column_list_is_told_before_the_application_fails(
     database: Database, published: Path
 ) -> None:

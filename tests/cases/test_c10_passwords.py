@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from cdcwatch.settings import load_settings
-from tests.command import cdcwatch, write_configuration
+from tests.command import cdcwatch, run_to_the_end, write_configuration
 from tests.services import local_postgres
 from tests.waiting import wait_until
 
@@ -113,3 +113,31 @@ def test_a_wrong_password_is_no_outage(guarded: LocalPostgres, tmp_path: Path) -
     said = _said(write_configuration(tmp_path / "shop.toml", uri), 3)
     assert "password authentication failed" in said
     assert "remedy: set the right password" in said
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "p@ss", "p@ss:w", "12/p@ss", "p@ss w/r"])
+def test_the_replication_dsn_is_no_way_around(guarded: LocalPostgres, tmp_path: Path, password: str) -> None:
+    """It is read by the stream's own connection, which must not echo it either."""
+    raw = f"postgresql://nasty:{password}@127.0.0.1:{guarded.port}/postgres".replace('"', '\\"')
+    shop = write_configuration(
+        tmp_path / "shop.toml", guarded.dsn(), f'replication_dsn = "{raw}"\n[telemetry]\nlisten = ""\n'
+    )
+    with psycopg.connect(guarded.dsn(), autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS orders (id int PRIMARY KEY, status text, expires_at timestamptz, version int)"
+        )
+    try:
+        _said(shop, 1)
+        for arguments in (
+            ["run"],
+            ["run", "--debug"],
+            ["slot", "peek"],
+            ["slot", "list"],
+            ["slot", "advance", "--to", "current"],
+        ):
+            ended = run_to_the_end(*arguments, "-c", shop)
+            assert ended.code in {2, 3}, ended
+            assert not [part for part in PARTS if part in ended.said], ended.said
+    finally:
+        with psycopg.connect(guarded.dsn(), autocommit=True) as connection:
+            connection.execute("DROP TABLE orders")

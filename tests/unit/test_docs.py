@@ -31,3 +31,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_runbook_answers_every_alarm_and_names_every_command() -> None:
+    runbook = (ROOT / "docs/runbook.md").read_text()
+    outlook = (ROOT / "cdcwatch/slot/outlook.py").read_text() + (ROOT / "cdcwatch/inspection/state.py").read_text()
+    alarms = set(re.findall(r"Alarm\(\s*\"(\w+)\"", outlook))
+    assert len(alarms) == 8
+    assert [alarm for alarm in alarms if f"| `{alarm}` |" not in runbook] == []
+    for command in ("create", "status", "list", "peek", "advance", "drop"):
+        assert f"cdcwatch slot {command}" in runbook
+    # Errors refer to sections by their titles.
+    for path in sorted((ROOT / "cdcwatch").rglob("*.py")):
+        for title in re.findall(r"docs/runbook\.md, '([^']+)'", path.read_text()):
+            assert f"# {title}\n" in runbook, f"{path.name}: no section {title!r}"
+    thresholds = re.search(r"cdcwatch slot status --max-lag (\w+) --max-retained (\w+) --min-time-left (\w+)", runbook)
+    assert thresholds is not None
+    assert thresholds.groups() == ("1GB", "16GB", "4h")
