@@ -165,11 +165,17 @@ def _make(connection: psycopg.Connection[Any], facts: Facts, timeout_s: float, o
     try:
         with _watched(settings, connection.info.backend_pid, on_waiting):
             if facts.table is not None and _needs_publication(facts):
-                connection.execute(creation(settings, facts.table, facts.server.version_number))
-                made = True
+                made = True  # before it is: an interruption may come as it is committed
+                try:
+                    connection.execute(creation(settings, facts.table, facts.server.version_number))
+                except psycopg.errors.DuplicateObject:
+                    made = False
+                    raise
             block = "create_failover_slot" if slot.failover else "create_slot"
             connection.execute(query("slot", block), {"slot": slot.name, "plugin": slot.plugin})
     except psycopg.errors.DuplicateObject:
+        if made:
+            _leave_nothing(settings, publication_made=True, slot_made=False)
         raise PreconditionError(
             f"slot {slot.name} or its publication was made by somebody else meanwhile", remedy="cdcwatch slot status"
         ) from None
@@ -180,8 +186,7 @@ def _make(connection: psycopg.Connection[Any], facts: Facts, timeout_s: float, o
             remedy="end or wait for the transactions named above, or allow more time with --timeout",
         ) from None
     except KeyboardInterrupt:
-        # It may have come just as the publication was made: ask the server whether it is there.
-        _leave_nothing(settings, publication_made=_needs_publication(facts))
+        _leave_nothing(settings, publication_made=made)
         raise
     except psycopg.Error as error:
         if made:

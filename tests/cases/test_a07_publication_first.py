@@ -96,6 +96,28 @@ def test_a07_a_publication_made_for_a_slot_that_failed_goes_with_it(
         assert slots_named(connection, slot) == []
 
 
+@pytest.mark.parametrize("what", ["slot", "publication"])
+def test_a07_what_somebody_else_made_meanwhile_is_left_alone(
+    database: Database, slot: str, published: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    from cdcwatch.slot import creation
+
+    with database.connect() as connection:
+
+        def meanwhile(_checks: object) -> None:
+            if what == "slot":
+                connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+            else:
+                connection.execute('CREATE PUBLICATION "Or ders" FOR TABLE orders (id)')
+
+        monkeypatch.setattr(creation, "_require", meanwhile)
+        refused = cdcwatch("slot", "create", "-c", published)
+        assert refused.code == 3
+        assert "made by somebody else meanwhile" in refused.err
+        assert len(slots_named(connection, slot)) == int(what == "slot")
+        assert _publications(database) == ([] if what == "slot" else [("Or ders", "{id}")])
+
+
 @pytest.mark.parametrize(
     ("statement", "said", "remedy"),
     [

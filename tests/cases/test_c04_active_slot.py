@@ -36,7 +36,7 @@ def test_c04_every_command_refuses_and_names_the_owner(
     database: Database, slot: str, shop: Path, reader: psycopg.pq.abc.PGconn, arguments: list[str]
 ) -> None:
     refused = cdcwatch("slot", *arguments, "-c", shop)
-    assert refused.code == 3
+    assert (refused.code, refused.out) == (3, "")
     assert f"read by pid {reader.backend_pid} (the owner" in refused.err
     with database.connect() as connection:
         row = connection.execute(
