@@ -38,6 +38,8 @@ _REFUSED = (
     (re.compile(r"permission denied for database"), "42501"),
 )
 
+# Somebody's time limit, a cancel, a lock or a conflict: nothing that the next attempt must meet again.
+_TRANSIENT = frozenset({"25P03", "25P04", "40001", "40P01", "55P03", "57014"})
 _REMEDIES = {
     "28P01": "set the right password (PGPASSFILE, a service file or the DSN)",
     "28000": "make the role (sql/install.sql) or name another in postgres.dsn, and let it in from this address: a line"
@@ -171,7 +173,7 @@ def explain(error: psycopg.Error) -> CdcwatchError:
             f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
         )
     state = state or next((known for text, known in _REFUSED if text.search(said)), "")
-    if state[:2] in {"08", "57", "53", ""} and state != "57014":
+    if state[:2] in {"08", "57", "53", ""} or state in _TRANSIENT:
         remedy = _REMEDIES.get(state, "see that the server is up and reachable")
         return UnavailableError(f"PostgreSQL: {said}", remedy=remedy)
     return PreconditionError(

@@ -18,6 +18,8 @@ from cdcwatch.errors import CdcwatchError
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdcwatch.close.agenda import Agenda
     from cdcwatch.close.clock import Clock
     from cdcwatch.close.table import Table
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
+_NEAR_BEHIND_US: Final = 10_000_000
+_NEAR_AHEAD_US: Final = 2_500_000
+"""Longer than the pause between two looks, so that a deadline is known before it comes."""
 
 
 class Range(NamedTuple):
@@ -46,7 +51,16 @@ def wants_extension(*, now_us: int, window_end_us: int, horizon_us: int, pending
 class Window:
     """Keeps the agenda's window ahead of the database's clock, on a thread and a connection of its own."""
 
-    def __init__(self, agenda: Agenda, table: Table, clock: Clock, *, horizon_us: int, max_entries: int) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        table: Table,
+        clock: Clock,
+        *,
+        horizon_us: int,
+        max_entries: int,
+        stream_lags: Callable[[], bool] = lambda: False,
+    ) -> None:
         """The schedule's window must end before everything (`NEGATIVE_INFINITY_US`) until `start`."""
         self.ready = threading.Event()
         """Set once everything overdue and all within the horizon was loaded, or as much as there is room for."""
@@ -61,6 +75,7 @@ class Window:
         self._reload_wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdcwatch-window", daemon=True)
         self._last_error = ""
+        self._stream_lags = stream_lags
 
     @property
     def last_error(self) -> str:
@@ -111,6 +126,8 @@ class Window:
             self._reload_wanted.clear()
             self._unread = Range(None, self._agenda.facts().window_end_us)
         if self._unread is None and not self._is_time():
+            if self._stream_lags():
+                self._read_near()
             return
         self._table.connect()
         if self._database_clock.needs_measuring(self._clock.monotonic_us()):
@@ -124,6 +141,16 @@ class Window:
             self.ready.set()
             # An idle connection for an hour is one that breaks unseen.
             self._table.disconnect()
+
+    def _read_near(self) -> None:
+        """What is due about now, as the table has it: orders that a stream held up has not told of yet.
+
+        One short range of the partial index a second; what the stream has said stands.
+        """
+        self._table.connect()
+        now_us = self._now_us()
+        for chunk in self._table.open_deadlines(now_us - _NEAR_BEHIND_US, now_us + _NEAR_AHEAD_US):
+            self._agenda.load(chunk)
 
     def _is_time(self) -> bool:
         if not self._database_clock.is_known:

@@ -21,6 +21,7 @@ from cdcwatch.handoff.client import (
     explain_kafka,
     explain_kafka_exception,
     made_client,
+    partition_count,
     require_topic,
     transactional_id,
 )
@@ -74,6 +75,7 @@ class _KafkaSink:
         if event.key is not None:
             self._send(self._topic, event.value, event.key, -1, on_delivery)
             return
+        self._partitions = partition_count(self._running(), self._topic) or self._partitions  # some may have been added
         for partition in range(self._partitions):
             self._send(self._topic, for_partition(event.value, partition), None, partition, on_delivery)
 

@@ -16,6 +16,8 @@ from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
 from cdcwatch.instant import NEGATIVE_INFINITY_US, from_unix_us
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 class Closing:
     """Closes what is due; needs neither the stream nor the sink to go on."""
 
-    def __init__(self, settings: Settings, table: WatchedTable, observer: CloseObserver) -> None:
+    def __init__(
+        self, settings: Settings, table: WatchedTable, observer: CloseObserver, *, stream_lags: Callable[[], bool]
+    ) -> None:
         self.is_started = False
         clock = SystemClock()
         horizon_us = int(settings.window.horizon_s * 1_000_000)
@@ -59,6 +63,7 @@ class Closing:
             clock,
             horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
+            stream_lags=stream_lags,
         )
 
     def start(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcwatch.deadline.position import Position
@@ -40,6 +41,10 @@ _FLUSH_STATUS_INTERVAL_S: Final = 0.05
 _IDLE_OFFER_INTERVAL_S: Final = 1.0
 _ASK_AFTER_SILENCE_S: Final = 5.0
 _FIRST_PATIENCE_S: Final = 13.0
+LAG_S: Final = 0.5
+"""A reader that had not all there was for so long is behind."""
+_SCOUT_AFTER_S: Final = 3.0
+"""A sink that takes nothing for so long is taken for failing, though it says nothing."""
 
 
 class ScheduleFeed(Protocol):
@@ -93,6 +98,8 @@ class ReadingState:
     """How long a silent server is believed: doubled after each time it was given up, as it may only be decoding."""
     confirmed_lsn: int = 0
     """The greatest flush position that the server has: found at the slot, or carried by a status update."""
+    caught_up_s: float = -inf
+    """When the reader last had everything there was, by the clock of `step`."""
     stopping: bool = False
     until_lsn: int | None = None
 
@@ -126,6 +133,8 @@ class Follower:
         self._status_interval_s = min(_STATUS_INTERVAL_S, timeout_s / 3) if timeout_s else _STATUS_INTERVAL_S
         self._begun = False
         self._paused = self._scouts = False
+        self._paused_s: float | None = None
+        self._stepped_s = now_s
         self._reply_now = False
         self._heard_s = self._status_s = self._offer_s = self._asked_s = now_s
         self._offered_lsn = 0
@@ -142,14 +151,21 @@ class Follower:
         if state.stopping:
             return _Mode.HOLD
         self._paused = not outbox.is_half_empty if self._paused else outbox.is_full
+        if not self._paused:
+            self._paused_s = None
         if state.start is not None and not self._paused:
             return _Mode.READ
-        return _Mode.SCOUT if outbox.is_sink_failing and self._schedule is not None else _Mode.HOLD
+        stuck = self._paused_s is not None and self._stepped_s - self._paused_s >= _SCOUT_AFTER_S
+        scouts = self._scouts or stuck or outbox.is_sink_failing
+        return _Mode.SCOUT if scouts and self._schedule is not None else _Mode.HOLD
 
     def step(self, now_s: float) -> float:
         """Seconds after which it wants to be called again though nothing arrived. Negative: only then, a nap."""
         bite_bytes = 0
+        self._stepped_s = now_s
         mode = self._mode()
+        if self._paused and self._paused_s is None:
+            self._paused_s = now_s
         if mode is not _Mode.HOLD:
             if self._scouts and mode is _Mode.READ:
                 raise StreamRestart
@@ -162,6 +178,8 @@ class Follower:
                 bite_bytes = self._take(messages)
         else:
             self._heard_s = now_s
+        if mode is not _Mode.HOLD and bite_bytes < _BIG_BITE_BYTES:
+            self._state.caught_up_s = now_s
         self._offer_idle_position(now_s)
         self._send_status(now_s)
         if bite_bytes >= BITE_BYTES:

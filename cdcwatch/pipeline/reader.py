@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
-from cdcwatch.pipeline.follower import Follower, ReadingState, StreamRestart, require_no_gap
+from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart, require_no_gap
 from cdcwatch.slot.stream import SlotBusyError
 
 if TYPE_CHECKING:
@@ -100,6 +100,12 @@ class Reader(threading.Thread):
         """Whether the slot is ours and the sink has told where to begin."""
         state = self._state
         return self._facts is not None and state is not None and state.start is not None
+
+    @property
+    def lags(self) -> bool:
+        """Whether the stream is behind, held up or away."""
+        state = self._state
+        return self._facts is None or state is None or time.monotonic() - state.caught_up_s > LAG_S
 
     @property
     def confirmed_lsn(self) -> int:

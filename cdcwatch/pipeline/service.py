@@ -151,7 +151,7 @@ class Service:
         settings = self._settings
         table = self._table = found.table
         if self._closes:
-            self._closing = Closing(settings, table, self._metrics)
+            self._closing = Closing(settings, table, self._metrics, stream_lags=self._stream_lags)
         self._reader = Reader(
             PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
             slot_name=settings.slot.name,
@@ -174,6 +174,10 @@ class Service:
         self._health.reader, self._health.closing = self._reader, self._closing
         self._health.export(self._metrics, self._outbox)
         self._reader.start()
+
+    def _stream_lags(self) -> bool:
+        """Whether orders may be due that the stream has not told of: then the table is asked."""
+        return self._reader is not None and self._reader.lags
 
     def _derivation(self, origin: Origin) -> Derivation:
         if self._table is None:

@@ -50,18 +50,31 @@ class Warden(threading.Thread):
 
     def run(self) -> None:
         """Until stopped, or until the table has changed."""
-        while not self._stop_requested.wait(self._interval_s):
+        suspected: str | None = None
+        while not self._stop_requested.wait(self._interval_s if suspected is None else self._interval_s / 10):
             try:
-                found = self._look()
+                error = self._difference()
             except UnavailableError:
                 continue  # the reader and the workers say so already
-            except CdcwatchError as error:
-                self._changed(self._explained(error))
+            if error is None:
+                suspected = None
+            elif suspected == str(error):  # twice the same: no DDL in the middle of its work
+                self._changed(error)
                 return
-            difference = compare(self._table, found)
-            if difference is not None:
-                self._changed(TableChangedError(f"{self._table.qualified_name}: {difference}", remedy=_REMEDY))
-                return
+            else:
+                suspected = str(error)
+
+    def _difference(self) -> TableChangedError | None:
+        try:
+            found = self._look()
+        except UnavailableError:
+            raise
+        except CdcwatchError as error:
+            return self._explained(error)
+        difference = compare(self._table, found)
+        if difference is None:
+            return None
+        return TableChangedError(f"{self._table.qualified_name}: {difference}", remedy=_REMEDY)
 
     def _explained(self, error: CdcwatchError) -> TableChangedError:
         """The catalog's complaint, or the table's new name where that is why it isn't found."""

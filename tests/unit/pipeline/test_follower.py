@@ -28,7 +28,8 @@ SHORT_S = 0.001
 class World:
     """What outlives a connection, and the connection at hand."""
 
-    def __init__(self, *, limit_bytes=1 << 20, start=True, until_lsn=None):
+    def __init__(self, *, limit_bytes=1 << 20, start=True, until_lsn=None, closes=True):
+        self.closes = closes
         self.now_s = 1000.0
         self.outbox = Outbox(limit_bytes, lambda: None)
         self.state = ReadingState(ORIGIN, until_lsn=until_lsn)
@@ -52,7 +53,7 @@ class World:
             decoder=Wal2JsonDecoder(WATCHED),
             derivation=self.derivation,
             outbox=self.outbox,
-            schedule=self,
+            schedule=self if self.closes else None,
             state=self.state,
             observer=self,
             now_s=self.now_s,
@@ -234,7 +235,7 @@ def test_an_answer_is_sent_at_once_when_asked_for(busy):
 )
 @pytest.mark.parametrize("state", ["reading", "paused", "before the sink has spoken", "stopping"])
 def test_a_status_at_least_every_third_of_the_servers_patience(timeout_s, interval_s, state):
-    world = World(limit_bytes=1, start=state != "before the sink has spoken")
+    world = World(limit_bytes=1, start=state != "before the sink has spoken", closes=False)
     world.connect(wal_sender_timeout_s=timeout_s)
     if state == "paused":
         world.step(*transaction(0x2000, insert(1)))
@@ -436,7 +437,7 @@ def test_what_was_known_already_does_not(world):
 
 
 def test_silence_while_we_do_not_read_is_no_silence():
-    world = World(limit_bytes=1)
+    world = World(limit_bytes=1, closes=False)
     world.step(*transaction(0x2000, insert(1)))
     world.run_for(300)
     world.acknowledge()
@@ -532,6 +533,26 @@ def test_while_a_full_sink_fails_deadlines_are_scouted_and_read_anew_afterwards(
     world.connect()
     world.step(*transaction(0x2000, insert(1)), *transaction(0x3000, insert(2)))
     assert ids(world.publish()) == ["0/3000-1"]
+
+
+def test_a_sink_that_takes_nothing_and_says_nothing_is_scouted_after_a_while():
+    world = World(limit_bytes=1)
+    world.step(*transaction(0x2000, insert(1)))
+    world.step(*transaction(0x3000, insert(2)), after_s=1)
+    assert len(world.fed) == 1, "not at once: a sink that is only slow makes room soon"
+    world.step(after_s=3)
+    assert [update[0] for update in world.fed[-1]] == [2]
+    assert ids(world.publish()) == ["0/2000-1"]
+
+
+def test_a_reader_that_is_held_up_lags():
+    world = World(limit_bytes=1)
+    world.step()
+    assert world.state.caught_up_s == world.now_s
+    caught_up_s = world.now_s
+    world.step(*transaction(0x2000, insert(1)))
+    world.step(after_s=2)
+    assert world.state.caught_up_s <= caught_up_s
 
 
 def test_a_sink_that_fails_from_the_start_is_scouted_too():

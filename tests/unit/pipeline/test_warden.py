@@ -46,7 +46,8 @@ def test_a_stronger_identity_is_no_complaint() -> None:
 
 
 def test_it_waits_out_an_outage_and_names_the_new_name() -> None:
-    answers = iter([UnavailableError("away", remedy="-"), PreconditionError("there is no table", remedy="-")])
+    missing = PreconditionError("there is no table", remedy="-")
+    answers = iter([UnavailableError("away", remedy="-"), missing, UnavailableError("away", remedy="-"), missing])
     heard: list[TableChangedError] = []
     said = Event()
 
