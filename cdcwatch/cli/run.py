@@ -44,19 +44,24 @@ def run(
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
     until_lsn = _parsed(until)
+    from cdcwatch.pipeline.reader import StartOverError
     from cdcwatch.pipeline.service import Service, require_built
     from cdcwatch.telemetry import configure_log
 
     require_built(settings, role)
     configure_log(settings.telemetry.log_format, level=logging.DEBUG if debug else logging.INFO)
-    service = Service(
-        settings,
-        closes=role is Role.ALL,
-        until_lsn=until_lsn,
-        until_current=until == "current",
-        accept_gap=accept_gap,
-        announce_ready=lambda: print("READY", flush=True),
-    )
+
+    def made() -> Service:
+        return Service(
+            settings,
+            closes=role is Role.ALL,
+            until_lsn=until_lsn,
+            until_current=until == "current",
+            accept_gap=accept_gap,
+            announce_ready=lambda: print("READY", flush=True),
+        )
+
+    service = made()
     stops = 0
 
     def on_signal(_signal: int, _frame: FrameType | None) -> None:
@@ -69,7 +74,16 @@ def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    service.run()
+    while True:
+        try:
+            service.run()
+        except StartOverError as error:
+            if stops:
+                return
+            logging.getLogger("cdcwatch").warning("%s; beginning anew", error)
+            service = made()
+        else:
+            return
 
 
 def _parsed(until: str | None) -> int | None:

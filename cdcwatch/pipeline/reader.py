@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.backoff import Backoff
-from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart, require_no_gap
 from cdcwatch.slot.stream import SlotBusyError
@@ -29,6 +29,16 @@ _STANDBY_POLL_S: Final = 1.0
 _STOP_POLL_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
+
+
+class StartOverError(CdcwatchError):
+    """Another process had the slot meanwhile: what this one has in memory is no longer where the topic stands.
+
+    Nothing is wrong: begin anew, as a standby if it still has the slot.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, remedy="nothing: it is begun anew by itself")
 
 
 class Waker:
@@ -204,7 +214,11 @@ class Reader(threading.Thread):
             return self._state, self._derivation
         if self._state.start is not None:
             handed_over = Progress(self._state.origin, self._state.handed_over)
-            require_no_gap(facts, handed_over, origin, server_lsn=facts.server_lsn)
+            try:
+                require_no_gap(facts, handed_over, origin, server_lsn=facts.server_lsn)
+            except PreconditionError as error:
+                # By our own memory it is a gap; by the topic's record it may be none.
+                raise StartOverError(str(error)) from None
             mark = self._state.snapshot
             self._state.snapshot = mark if mark and self._begin_lsn < mark.lsn else None
         _log.info("reader: the stream goes on")

@@ -24,14 +24,14 @@ from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
-from cdcwatch.handoff.sink import NoSink
+from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.follower import require_no_gap
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.publisher import Publisher
-from cdcwatch.pipeline.reader import Reader, Waker
+from cdcwatch.pipeline.reader import Reader, StartOverError, Waker
 from cdcwatch.pipeline.snapshot import snapshot_of
 from cdcwatch.pipeline.warden import TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
@@ -107,7 +107,8 @@ class Service:
                 self._drain()
         finally:
             telemetry.close()
-            self._waker.close()
+            if self._reader is None or not self._reader.is_alive():
+                self._waker.close()
         error = self._error or self._changed
         if error is not None:
             raise error
@@ -123,12 +124,18 @@ class Service:
         self._changed = error
         self._ended.set()
 
+    def _publisher_failed(self, error: CdcwatchError) -> None:
+        """A fence that isn't ours: another process has the slot, or had it."""
+        self._fail(StartOverError(str(error)) if isinstance(error, FencedError) else error)
+
     def _fail(self, error: CdcwatchError) -> None:
         self._error = self._error or error
         self._ended.set()
 
     def _thread_died(self, died: threading.ExceptHookArgs) -> None:
         """A mistake of ours: the process ends, nothing more is confirmed, and a start replays."""
+        if died.thread not in {self._reader, self._publisher, self._warden}:
+            return  # of a service that was begun anew
         name = died.thread.name if died.thread else "a thread"
         trace = "".join(traceback.format_exception(died.exc_type, died.exc_value, died.exc_traceback))
         _log.debug("%s died: %s", name, trace)
@@ -219,7 +226,7 @@ class Service:
             self._outbox,
             begin=self._begin,
             owns_slot=self._owns_slot,
-            failed=self._fail,
+            failed=self._publisher_failed,
             failing=self._start_closing,  # the database is the arbiter: orders are closed whatever the sink does
         )
         self._health.publisher = self._publisher

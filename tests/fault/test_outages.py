@@ -280,3 +280,38 @@ def test_a_renamed_table_stops_the_process_and_the_gap_is_remembered(
         assert [record.key for record in world.records()] == ["1"]
         with world.running():
             pass
+
+
+def test_a_process_that_gets_its_slot_back_begins_anew(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """The first sleeps, the second takes over, publishes and dies; the first wakes to a slot that stands further on."""
+    with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
+        world.install()
+        first = world.run()
+        first.wait_ready()
+        insert_due(world, 0)
+        world.wait_nothing_due()
+        world.wait_confirmed()
+        first.signal(signal.SIGSTOP)
+        second = world.run()
+        try:
+            world.connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [world.slot]
+            )
+            second.wait_ready()
+            insert_due(world, 1000)
+            world.wait_nothing_due()
+            world.wait_confirmed()
+            second.kill()
+            first.signal(signal.SIGCONT)
+            insert_due(world, 2000)
+            world.wait_nothing_due()
+            world.wait_confirmed()
+            assert "beginning anew" in world.log.read_text()
+            first.stop()
+        finally:
+            for process in (first, second):
+                if process.is_running:
+                    process.kill()
+        world.judge()
