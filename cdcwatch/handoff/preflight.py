@@ -194,8 +194,13 @@ def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
     brokers = _brokers(admin, reasons)
     names = [settings.topic, progress_topic(settings)]
     topics = {name: _described(admin, name) for name in names}
+    operations = _cluster_operations(admin)
     return BrokerFacts(
-        brokers, topics[names[0]], topics[names[1]], _may_create(admin), _may_transact(admin, settings, slot)
+        brokers,
+        topics[names[0]],
+        topics[names[1]],
+        _may(operations, AclOperation.CREATE),
+        _may_transact(admin, settings, slot, operations),
     )
 
 
@@ -250,18 +255,27 @@ def _cleanup_policy(admin: Any, name: str) -> str | None:
     return str(told["cleanup.policy"].value) if "cleanup.policy" in told else None
 
 
-def _may_create(admin: Any) -> bool | None:
+def _cluster_operations(admin: Any) -> frozenset[AclOperation] | None:
+    """What we may do with the cluster as a whole; None where the broker doesn't tell."""
     try:
         told = _answer(
             admin.describe_cluster(include_authorized_operations=True, request_timeout=METADATA_TIMEOUT_S)
         ).authorized_operations
     except (KafkaException, CdcwatchError):
         return None
-    return None if not told else AclOperation.CREATE in told or AclOperation.ALL in told
+    return frozenset(told) if told is not None else None
 
 
-def _may_transact(admin: Any, settings: KafkaSettings, slot: str) -> bool | None:
-    """By the ACLs that match the id, where there are any to see; where there are none at all, nothing is forbidden."""
+def _may(operations: frozenset[AclOperation] | None, wanted: AclOperation) -> bool | None:
+    return None if operations is None else wanted in operations or AclOperation.ALL in operations
+
+
+def _may_transact(
+    admin: Any, settings: KafkaSettings, slot: str, operations: frozenset[AclOperation] | None
+) -> bool | None:
+    """By the ACLs that match the id, where we may see them; where there are none at all, nothing is forbidden."""
+    if not _may(operations, AclOperation.DESCRIBE):
+        return None  # the answer would be an empty list
     matching = _acls(admin, ResourceType.TRANSACTIONAL_ID, transactional_id(settings, slot), ResourcePatternType.MATCH)
     if matching is None:
         return None

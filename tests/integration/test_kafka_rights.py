@@ -1,0 +1,113 @@
+"""The broker's half of `check` before a broker with ACLs: what we may do is asked, never tried."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from cdcwatch.local import LocalKafka
+from cdcwatch.local.process import free_port
+from tests.command import cdcwatch
+from tests.services import create_topic, scratch_directory
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PASSWORD = "p@ss:w/r%d"
+_LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_app="{}";'
+
+
+class Guarded:
+    """A broker on which the user app may do what it is granted; we are its super user over another listener."""
+
+    def __init__(self, broker: LocalKafka, port: int) -> None:
+        self.broker, self.port = broker, port
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+    def grant(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        bindings = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, "User:app", "*", operation, AclPermissionType.ALLOW)
+            for operation in operations
+        ]
+        for done in self._admin.create_acls(bindings).values():
+            done.result(20)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    port = free_port()
+    with scratch_directory() as folder:
+        broker = LocalKafka(folder / "kafka")
+        properties = broker._properties
+        for name in ("listeners", "advertised.listeners"):
+            properties[name] += f",SASL://127.0.0.1:{port}"
+        properties["listener.security.protocol.map"] += ",SASL:SASL_PLAINTEXT"
+        properties |= {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": _LOGIN.format(PASSWORD),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+        with broker:
+            create_topic(broker, "orders")
+            create_topic(broker, "orders.progress", partitions=1, config={"cleanup.policy": "compact"})
+            yield Guarded(broker, port)
+
+
+@pytest.fixture
+def shop(shop: Path, guarded: Guarded) -> Path:
+    text = shop.read_text().replace('kind = "none"', 'kind = "kafka"')
+    shop.write_text(
+        f'{text}[kafka]\nbootstrap_servers = "127.0.0.1:{guarded.port}"\ntopic = "orders"\n[kafka.client]\n'
+        f'"security.protocol" = "SASL_PLAINTEXT"\n"sasl.mechanism" = "PLAIN"\n"sasl.username" = "app"\n'
+        f'"sasl.password" = "{PASSWORD}"\n'
+    )
+    return shop
+
+
+def _told(shop: Path) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(cdcwatch("check", "--json", "-c", shop).out)["checks"]}
+
+
+def test_rights_are_told_one_by_one_until_all_is_granted(guarded: Guarded, shop: Path, slot: str) -> None:
+    refused = cdcwatch("check", "-c", shop)
+    assert refused.code == 1
+    assert PASSWORD not in refused.said
+    assert _told(shop)["topic"]["state"] == "fail"
+
+    guarded.grant(ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
+    guarded.grant(ResourceType.TOPIC, "orders.progress", AclOperation.DESCRIBE, AclOperation.READ)
+    wait_until(lambda: "we lack Write on orders" in _told(shop)["topic"]["message"], 20, "the first grant holds")
+    told = _told(shop)
+    assert "--operation Write --topic orders" in told["topic"]["remedy"]
+    assert "we lack Write on orders.progress" in told["progress"]["message"]
+
+    guarded.grant(ResourceType.TOPIC, "orders", AclOperation.WRITE)
+    guarded.grant(ResourceType.TOPIC, "orders.progress", AclOperation.WRITE)
+    wait_until(lambda: _told(shop)["progress"]["state"] == "ok", 20, "the second grant holds")
+    told = _told(shop)
+    assert told["topic"]["state"] == "ok"
+    assert told["transactional"]["state"] == "warn", "app may not see ACLs"
+
+    guarded.grant(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
+    wait_until(lambda: "no ACL names" in _told(shop)["transactional"]["message"], 20, "app may see ACLs")
+    guarded.grant(ResourceType.TRANSACTIONAL_ID, f"cdcwatch.orders.{slot}", AclOperation.WRITE)
+    wait_until(lambda: _told(shop)["transactional"]["state"] == "ok", 20, "the last grant holds")
+    assert cdcwatch("check", "-c", shop).code == 0
+
+
+def test_a_wrong_password_is_a_refusal_not_an_outage(shop: Path) -> None:
+    shop.write_text(shop.read_text().replace(PASSWORD, PASSWORD[::-1]))
+    refused = cdcwatch("check", "-c", shop)
+    assert refused.code == 1, refused
+    kafka = _told(shop)["kafka"]
+    assert (kafka["state"], kafka["unreachable"]) == ("fail", False)
+    assert "[kafka.client]" in kafka["remedy"]
+    assert PASSWORD[::-1] not in refused.said
