@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cdcwatch.deadline.schedule import Due
 
 SLICE_US: Final = 1_000_000
+_PRESSING_FROM_US: Final = 2_000
+_PRESSING_TO_US: Final = 2_000_000
 # How many changes are taken in under one hold of the lock: about a millisecond's worth.
 _APPLY_SLICE: Final = 1_000
 
@@ -85,6 +87,10 @@ class Agenda:
         """The table was truncated."""
         with self._lock:
             self._closer.clear()
+
+    def presses(self) -> bool:
+        """Whether deadlines passed a moment ago wait for a worker: a spike, not a backlog of longer standing."""
+        return _PRESSING_FROM_US <= self.facts().overdue_us < _PRESSING_TO_US
 
     def load(self, dues: Sequence[Due]) -> int:
         """Takes in orders read from the table; the stream's word stands. The window's end, which they may pull back."""

@@ -36,6 +36,8 @@ _BIG_BITE_BYTES: Final = 128 << 10
 """A bite of this size means that we are behind."""
 _NAP_S: Final = 0.003
 """When behind, the walsender sends faster to a full socket than to a reader that takes every message at once."""
+_SMALL_BITE_BYTES: Final = 32 << 10
+_WAY_NAP_S: Final = 0.02
 _STATUS_INTERVAL_S: Final = 10.0
 _FLUSH_STATUS_INTERVAL_S: Final = 0.05
 _IDLE_OFFER_INTERVAL_S: Final = 1.0
@@ -56,6 +58,10 @@ class ScheduleFeed(Protocol):
 
     def clear(self) -> None:
         """The table was emptied."""
+        ...
+
+    def presses(self) -> bool:
+        """Whether many orders have just come due and are being closed."""
         ...
 
 
@@ -161,7 +167,7 @@ class Follower:
 
     def step(self, now_s: float) -> float:
         """Seconds after which it wants to be called again though nothing arrived. Negative: only then, a nap."""
-        bite_bytes = 0
+        bite_bytes, gives_way = 0, False
         self._stepped_s = now_s
         mode = self._mode()
         if self._paused and self._paused_s is None:
@@ -172,7 +178,9 @@ class Follower:
             if not self._begun:
                 self._begin()
             self._scouts = mode is _Mode.SCOUT
-            messages = self._stream.read(BITE_BYTES)
+            # A spike of closes goes first: its own echo in the stream can wait for some milliseconds.
+            gives_way = self._schedule is not None and self._schedule.presses()
+            messages = self._stream.read(_SMALL_BITE_BYTES if gives_way else BITE_BYTES)
             if messages:
                 self._heard_s = now_s
                 bite_bytes = self._take(messages)
@@ -182,6 +190,8 @@ class Follower:
             self._state.caught_up_s = now_s
         self._offer_idle_position(now_s)
         self._send_status(now_s)
+        if gives_way and bite_bytes:
+            return -_WAY_NAP_S
         if bite_bytes >= BITE_BYTES:
             return 0.0
         if bite_bytes >= _BIG_BITE_BYTES:

@@ -29,7 +29,7 @@ class World:
     """What outlives a connection, and the connection at hand."""
 
     def __init__(self, *, limit_bytes=1 << 20, start=True, until_lsn=None, closes=True):
-        self.closes = closes
+        self.closes, self.pressing = closes, False
         self.now_s = 1000.0
         self.outbox = Outbox(limit_bytes, lambda: None)
         self.state = ReadingState(ORIGIN, until_lsn=until_lsn)
@@ -64,6 +64,9 @@ class World:
 
     def clear(self):
         self.fed.append("clear")
+
+    def presses(self):
+        return self.pressing
 
     def read(self, **seen):
         self.observed.append(seen)
@@ -543,6 +546,18 @@ def test_a_sink_that_takes_nothing_and_says_nothing_is_scouted_after_a_while():
     world.step(after_s=3)
     assert [update[0] for update in world.fed[-1]] == [2]
     assert ids(world.publish()) == ["0/2000-1"]
+
+
+def test_a_spike_of_closes_goes_before_the_stream():
+    world = World()
+    world.pressing = True
+    bulk = b'{"action":"M","content":"' + b"x" * (20 << 10) + b'"}'
+    wait_s = world.step(*[xlog_data(bulk, 0x2000 + n) for n in range(10)])
+    assert wait_s < 0, "a nap"
+    assert len(world.stream.incoming) == 8, "after a small bite"
+    world.pressing = False
+    world.step()
+    assert not world.stream.incoming
 
 
 def test_a_reader_that_is_held_up_lags():
