@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 from psycopg import conninfo
@@ -18,9 +19,16 @@ from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
 from cdcwatch.instant import instant_sql, parse_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+    from psycopg.abc import PQGen
 
 _CONNECT_TIMEOUT_S = 10
+_WAIT_INTERVAL_S: Final = 0.1
+
+_Answer = TypeVar("_Answer")
+_Row = TypeVar("_Row")
+
 # Linux gives up on unacknowledged bytes after this; a dead peer is noticed in seconds, not in 15 minutes.
 _TCP = {"keepalives_idle": "5", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "15000"}
 
@@ -90,9 +98,57 @@ class _InstantTextLoader(Loader):
         return parse_instant(bytes(data).decode())
 
 
-def connect(dsn: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
+class BoundedConnection(psycopg.Connection[_Row]):
+    """A connection that is given up when the server stays silent for too long.
+
+    libpq waits for an answer for ever, and TCP's own limits don't help where a proxy or a firewall in between goes on
+    acknowledging what it swallows.
+    """
+
+    answer_timeout_s: float | None = None
+    """None: it waits for ever."""
+
+    def wait(self, gen: PQGen[_Answer], interval: float = _WAIT_INTERVAL_S, timeout: float | None = None) -> _Answer:
+        """As psycopg's, which everything goes through that waits for the server."""
+        if self.answer_timeout_s is not None:
+            gen = bounded(gen, self.answer_timeout_s, self.close)
+        if timeout is None:  # psycopg before 3.3 knows no such argument
+            return super().wait(gen, interval)
+        return super().wait(gen, interval, timeout)
+
+
+def bounded(
+    gen: PQGen[_Answer], timeout_s: float, give_up: Callable[[], None], now_s: Callable[[], float] = time.monotonic
+) -> Generator[Any, Any, _Answer]:
+    """The generator, ended by OperationalError once the socket was not ready for so long, `give_up` being called.
+
+    Its consumer sends 0 (psycopg's READY_NONE) at each interval without readiness: the clock is read then only.
+    https://www.psycopg.org/psycopg3/docs/api/connections.html#psycopg.Connection.wait
+    """
+    silent_since_s: float | None = None
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready != 0:
+                silent_since_s = None
+            elif silent_since_s is None:
+                silent_since_s = now_s()
+            elif now_s() - silent_since_s >= timeout_s:
+                give_up()
+                raise psycopg.OperationalError(f"no answer for {timeout_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        answer: _Answer = end.value
+        return answer
+
+
+def connect(
+    dsn: str, *, application_name: str, answer_timeout_s: float | None = None
+) -> psycopg.Connection[tuple[Any, ...]]:
     """An autocommit connection on which timestamptz is integer microseconds since 2000 (cursors: `binary=True`).
 
+    A statement may take `answer_timeout_s`; None: as long as it likes.
     UnavailableError when the server can't be reached now; ConfigurationError or PreconditionError when no retry helps.
     """
     with translated():
@@ -103,9 +159,10 @@ def connect(dsn: str, *, application_name: str) -> psycopg.Connection[tuple[Any,
             "client_encoding": "UTF8",  # else a SQL_ASCII database's texts would be bytes
             **_TCP,
         }
-        made = psycopg.Connection.connect(
+        made: BoundedConnection[tuple[Any, ...]] = BoundedConnection.connect(
             conninfo.make_conninfo("", **{**defaults, **parameters}), autocommit=True, prepare_threshold=None
         )
+    made.answer_timeout_s = answer_timeout_s
     register_instants(made)
     return made
 

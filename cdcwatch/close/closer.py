@@ -156,11 +156,14 @@ class Closer:
     def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:
         """Takes a batch back untried, or tried with an unknown end; what the stream said meanwhile stands."""
         for due in batch:
-            known = self._retries.get(due.key)
-            if known is not None:
-                self._retry(due, known.attempts, monotonic_us)
-            else:
-                self.schedule.put_if_absent(*due)
+            self._give_back(due, self._retries.get(due.key), monotonic_us)
+
+    def _give_back(self, due: Due, before: _Retry | None, monotonic_us: int) -> None:
+        if before is not None:
+            # Not among first attempts: what failed before may fail again.
+            self._retry(due, before.attempts, monotonic_us)
+        else:
+            self.schedule.put_if_absent(*due)
 
     def _settle_unclosed(self, unclosed: Unclosed, monotonic_us: int) -> None:
         due, outcome, row = unclosed
@@ -170,6 +173,8 @@ class Closer:
         verdict = consequence(outcome, due, row)
         if verdict.action is Action.REARM:
             self.schedule.put_if_absent(*verdict.due)
+        elif verdict.action is Action.GIVE_BACK:
+            self._give_back(verdict.due, before, monotonic_us)
         elif verdict.action is Action.RETRY:
             attempts = (before.attempts if before else 0) + 1
             backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF

@@ -32,6 +32,8 @@ class Outcome(StrEnum):
     """Open, due and unchanged, but another transaction holds the row, or the statement gave way to one."""
     FAILED = "failed"
     """The closing statement raised an error for this order alone: a trigger, a constraint."""
+    DEFERRED = "deferred"
+    """Not tried alone: others of its batch failed, and singling them out took too long."""
 
 
 class CurrentRow(NamedTuple):
@@ -53,6 +55,8 @@ class Action(Enum):
     """Put the order back with the deadline and version as they are now."""
     RETRY = "retry"
     """Try again later, with back-off."""
+    GIVE_BACK = "give_back"
+    """Take the order back as if it had not been tried: at once, in the lane it came from."""
 
 
 class Verdict(NamedTuple):
@@ -113,6 +117,8 @@ def consequence(outcome: Outcome, due: Due, row: CurrentRow | None) -> Verdict:
     """What to do with an order after `outcome`."""
     if outcome in (Outcome.LOCKED, Outcome.FAILED):
         return Verdict(Action.RETRY, due)
+    if outcome is Outcome.DEFERRED:
+        return Verdict(Action.GIVE_BACK, due)
     if outcome in (Outcome.MOVED, Outcome.NOT_DUE) and row is not None and row.deadline_us is not None:
         return Verdict(Action.REARM, Due(due.key, row.deadline_us, row.version))
     return Verdict(Action.NOTHING, due)

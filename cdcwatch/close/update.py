@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 20_000
 # Loading holds the agenda's lock for a chunk, during which no order can be taken: about two milliseconds.
 _CHUNK_ROWS: Final = 2_000
-# The statements that one batch may cost when orders in it fail: enough to single out three or four of 500.
-_BISECT_STATEMENTS: Final = 64
+# The statements that one batch may cost when orders in it fail: enough to single out 1 in 20 of 500. Bounded, so that
+# what was closed is reported, and what became due meanwhile gets its turn.
+_BISECT_STATEMENTS: Final = 256
+# How long a closing statement may take: a batch takes milliseconds, so this is a connection that nothing comes out of.
+_ANSWER_TIMEOUT_S: Final = 15.0
 
 # Nothing is wrong with the order: another transaction was in the way, or the server was too slow.
 _GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
@@ -52,6 +55,7 @@ class PostgresTable:
         also: str = "",
         application_name: str = "cdcwatch close",
         page_rows: int = PAGE_ROWS,
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
     ) -> None:
         """`changes` is `close.set`, `also` is `close.also`. Does not connect."""
         self._dsn = dsn
@@ -60,13 +64,16 @@ class PostgresTable:
         self._also = also.strip()
         self._application_name = application_name
         self._page_rows = page_rows
+        self._answer_timeout_s = answer_timeout_s
         self._statements = CloseStatements(table, changes=changes or {}, has_also=bool(self._also), page_rows=page_rows)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def connect(self) -> None:
         """Connects; nothing when connected. UnavailableError, ConfigurationError or PreconditionError."""
         if self._connection is None:
-            self._connection = connect(self._dsn, application_name=self._application_name)
+            self._connection = connect(
+                self._dsn, application_name=self._application_name, answer_timeout_s=self._answer_timeout_s
+            )
 
     def disconnect(self) -> None:
         """Lets the connection go, broken or not."""
@@ -78,6 +85,7 @@ class PostgresTable:
     def close(self, batch: Sequence[Due]) -> CloseReport:
         """Closes a batch; halves it when it fails, until what fails stands alone.
 
+        What that leaves no time for is deferred: an order is never called failed for the company it was in.
         UnavailableError when the connection is lost or the server takes no writes.
         """
         report = CloseReport()
@@ -86,6 +94,9 @@ class PostgresTable:
         statements = 0
         while parts:
             part = parts.pop()
+            if statements >= _BISECT_STATEMENTS:
+                report.unclosed += [Unclosed(due, Outcome.DEFERRED) for due in part]
+                continue
             statements += 1
             try:
                 closed = self._close(part)
@@ -93,7 +104,7 @@ class PostgresTable:
                 report.error = _named(self._unless_away(error))
                 if error.sqlstate in _GAVE_WAY:
                     report.unclosed += [Unclosed(due, Outcome.LOCKED) for due in part]
-                elif len(part) == 1 or statements >= _BISECT_STATEMENTS:
+                elif len(part) == 1:
                     report.unclosed += [Unclosed(due, Outcome.FAILED) for due in part]
                 else:
                     middle = len(part) // 2

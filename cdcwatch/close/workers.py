@@ -66,6 +66,10 @@ class WorkersHealth(NamedTuple):
     connected: int
     last_progress_monotonic_us: int
     """When a worker last came through a batch, a measurement or an idle slice."""
+    last_answer_monotonic_us: int
+    """When the database last answered a worker."""
+    waiting_since_monotonic_us: int | None
+    """Since when the database owes some worker an answer; None: it owes none."""
     last_error: str
     """One line; empty once every worker is connected again."""
 
@@ -97,7 +101,10 @@ class Workers:
         # Each slot is written by its own thread only.
         self._connected = [False] * concurrency
         self._errors = [""] * concurrency
-        self._last_progress_us = clock.monotonic_us()
+        self._waiting_since_us: list[int | None] = [None] * concurrency
+        self._losses_seen = [0] * concurrency
+        self._losses = 0
+        self._last_progress_us = self._last_answer_us = clock.monotonic_us()
 
     def start(self) -> None:
         """Starts the threads; each connects by itself and again when its connection breaks."""
@@ -120,6 +127,10 @@ class Workers:
             workers=len(self._threads),
             connected=sum(self._connected),
             last_progress_monotonic_us=self._last_progress_us,
+            last_answer_monotonic_us=self._last_answer_us,
+            waiting_since_monotonic_us=min(
+                (since_us for since_us in self._waiting_since_us if since_us is not None), default=None
+            ),
             last_error=next((error for error in self._errors if error), ""),
         )
 
@@ -129,9 +140,8 @@ class Workers:
         try:
             while not self._stopping.is_set():
                 try:
-                    table.connect()
-                    self._connected[number] = True
-                    stalled = self._step(table)
+                    self._connect(number, table)
+                    stalled = self._step(number, table)
                 except CdcwatchError as error:
                     failures += 1
                     self._lose(number, table, error)
@@ -153,18 +163,41 @@ class Workers:
             self._connected[number] = False
             table.disconnect()
 
-    def _step(self, table: Table) -> bool:
+    def _connect(self, number: int, table: Table) -> None:
+        losses = self._losses
+        table.connect()
+        self._connected[number] = True
+        self._losses_seen[number] = losses
+
+    def _step(self, number: int, table: Table) -> bool:
         """One turn. True when every order of a batch failed, so that the next should wait a little."""
         work = self._agenda.next_work(self._batch_rows)
-        if work is Work.MEASURE:
-            self._measure(table)
-        elif isinstance(work, list):
-            return self._close(table, work)
-        return False
+        stalled = False
+        if isinstance(work, list) or work is Work.MEASURE:
+            self._waiting_since_us[number] = self._clock.monotonic_us()
+            try:
+                if isinstance(work, list):
+                    stalled = self._close(number, table, work)
+                else:
+                    self._measure(number, table)
+            finally:
+                self._waiting_since_us[number] = None
+            self._last_answer_us = self._clock.monotonic_us()
+        return stalled
 
-    def _close(self, table: Table, batch: list[Due]) -> bool:
+    def _renew(self, number: int, table: Table) -> None:
+        """Connects anew when another worker has lost its connection since this one was made.
+
+        What cut one may have cut all, without a word: else an order could wait for the time limit of every one in turn.
+        """
+        if self._losses_seen[number] != self._losses:
+            table.disconnect()
+            self._connect(number, table)
+
+    def _close(self, number: int, table: Table, batch: list[Due]) -> bool:
         began_us = self._clock.monotonic_us()
         try:
+            self._renew(number, table)
             report = table.close(batch)
         except BaseException:
             self._agenda.give_back(batch)
@@ -175,8 +208,9 @@ class Workers:
             log.warning("%d orders not closed for now: %s", len(report.unclosed), report.error)
         return settled.stalled
 
-    def _measure(self, table: Table) -> None:
+    def _measure(self, number: int, table: Table) -> None:
         try:
+            self._renew(number, table)
             samples = table.sample_clock(CLOCK_SAMPLES)
         except BaseException:
             self._agenda.measuring_failed()
@@ -192,6 +226,8 @@ class Workers:
     def _lose(self, number: int, table: Table, error: CdcwatchError) -> None:
         if self._connected[number] or not self._errors[number]:
             log.warning("closing waits for the database: %s", error)
+        if self._connected[number]:
+            self._losses += 1  # two at once may count as one: it differs from what the others saw all the same
         self._connected[number] = False
         self._errors[number] = str(error)
         table.disconnect()

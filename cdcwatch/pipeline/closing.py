@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.close.agenda import Agenda
 from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
-from cdcwatch.close.workers import CloseObserver, Workers
+from cdcwatch.close.workers import CloseObserver, Workers, WorkersHealth
 from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
 from cdcwatch.instant import NEGATIVE_INFINITY_US, from_unix_us
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
+_WINDOW_ANSWER_TIMEOUT_S: Final = 60.0  # a page is a scan of up to 20,000 rows, on a server that may just have started
+_CLOSE_ANSWER_TIMEOUT_S: Final = 15.0
+# Longer than a batch takes, with `also` and triggers, on a busy server.
+_STUCK_US: Final = 5_000_000
+
 
 class Closing:
     """Closes what is due; needs neither the stream nor the sink to go on."""
@@ -29,7 +34,7 @@ class Closing:
         self, settings: Settings, table: WatchedTable, observer: CloseObserver, *, stream_lags: Callable[[], bool]
     ) -> None:
         self.is_started = False
-        clock = SystemClock()
+        self._clock = clock = SystemClock()
         horizon_us = int(settings.window.horizon_s * 1_000_000)
         schedule = Schedule(
             window_end_us=NEGATIVE_INFINITY_US,  # nothing is let in before the window is loaded
@@ -39,7 +44,7 @@ class Closing:
         )
         self.agenda = Agenda(Closer(schedule, random=random.random), DatabaseClock(), clock)
 
-        def connection(application_name: str) -> PostgresTable:
+        def connection(application_name: str, answer_timeout_s: float) -> PostgresTable:
             return PostgresTable(
                 settings.postgres.dsn,
                 table,
@@ -47,11 +52,12 @@ class Closing:
                 changes=settings.close.set,
                 also=settings.close.also,
                 application_name=application_name,
+                answer_timeout_s=answer_timeout_s,
             )
 
         self._workers = Workers(
             self.agenda,
-            lambda: connection("cdcwatch close"),
+            lambda: connection("cdcwatch close", _CLOSE_ANSWER_TIMEOUT_S),
             clock,
             concurrency=settings.close.concurrency,
             batch_rows=settings.close.batch_rows,
@@ -59,7 +65,7 @@ class Closing:
         )
         self._window = Window(
             self.agenda,
-            connection("cdcwatch window"),
+            connection("cdcwatch window", _WINDOW_ANSWER_TIMEOUT_S),
             clock,
             horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
@@ -79,10 +85,26 @@ class Closing:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the window is loaded and a worker is connected."""
-        return self._window.ready.is_set() and self._workers.health().connected > 0
+        """Whether the window is loaded, a worker is connected, and what is due gets closed."""
+        return self._window.ready.is_set() and self._workers.health().connected > 0 and not self._is_stuck
 
     @property
     def last_error(self) -> str:
         """Why not; empty when nothing is known to be wrong."""
-        return self._workers.health().last_error or self._window.last_error
+        stuck = "nothing due gets closed: the database does not answer" if self._is_stuck else ""
+        return self._workers.health().last_error or self._window.last_error or stuck
+
+    @property
+    def _is_stuck(self) -> bool:
+        return is_stuck(self._workers.health(), self.agenda.facts().overdue_us, self._clock.monotonic_us())
+
+
+def is_stuck(health: WorkersHealth, overdue_us: int, now_us: int) -> bool:
+    """Whether something is due and nothing was done about it for seconds.
+
+    What is with a worker is not overdue on the agenda any more, and idle workers make their rounds meanwhile: then it
+    is the database's last answer that counts.
+    """
+    since_us = health.waiting_since_monotonic_us
+    unanswered = since_us is not None and now_us - max(since_us, health.last_answer_monotonic_us) > _STUCK_US
+    return unanswered or (overdue_us > _STUCK_US and now_us - health.last_progress_monotonic_us > _STUCK_US)

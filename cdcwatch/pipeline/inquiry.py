@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.database import connect, translated
 from cdcwatch.lsn import parse_lsn
@@ -11,11 +11,14 @@ from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table
 
 if TYPE_CHECKING:
+    import psycopg
+
     from cdcwatch.settings import Settings
     from cdcwatch.slot.stream import SlotFacts
     from cdcwatch.table import WatchedTable
 
-_NAME = "cdcwatch"
+_NAME: Final = "cdcwatch"
+_ANSWER_TIMEOUT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +37,35 @@ class Inquiry:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._dsn = settings, settings.postgres.dsn
 
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return connect(self._dsn, application_name=_NAME, answer_timeout_s=_ANSWER_TIMEOUT_S)
+
     def surroundings(self) -> Surroundings:
         """The table, the server and where its WAL ends."""
-        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+        with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
             table = load_table(connection, self._settings)
             return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
 
     def current_lsn(self) -> int:
         """Where the server's WAL ends: what was written, flushed or not."""
-        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+        with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
         return parse_lsn(row[0]) if row else 0
 
     def table(self) -> WatchedTable:
         """The table as the catalog has it now."""
-        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+        with translated(), self._connect() as connection:
             return load_table(connection, self._settings)
 
     def name_of(self, oid: int) -> str | None:
         """What the table with this OID is called now; None when it is gone."""
-        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+        with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "relation_name"), {"oid": oid}).fetchone()
         return row[0] if row else None
 
     def owns_slot(self, slot: str, facts: SlotFacts) -> bool:
         """Whether the server still has our walsender at the slot."""
-        with translated(), connect(self._dsn, application_name=_NAME) as connection:
+        with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "slot_holder"), {"slot": slot}).fetchone()
         return row is not None and row[0] == facts.walsender_pid

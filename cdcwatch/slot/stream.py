@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psycopg
 from psycopg import conninfo
 
-from cdcwatch.database import explain, parse_dsn, redact, translated
+from cdcwatch.database import BoundedConnection, explain, parse_dsn, redact, translated
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.instant import from_unix_us
 from cdcwatch.lsn import parse_lsn
@@ -49,6 +49,8 @@ _TCP: Final = {
     "connect_timeout": "10",
 }
 _FAREWELL_S: Final = 2.0
+# For the questions before the stream; the stream itself has `wal_sender_timeout`.
+_ANSWER_TIMEOUT_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -157,12 +159,13 @@ class ReplicationConnection:
             parameters["options"] = f"{given} {options}".strip()
             parameters["replication"] = "database"
             merged = conninfo.make_conninfo("", **{"application_name": application_name, **_TCP, **parameters})
-            self._connection = psycopg.Connection.connect(
+            self._connection = BoundedConnection.connect(
                 # The walsender knows simple queries only: parameters are put in on our side.
                 merged,
                 autocommit=True,
                 cursor_factory=psycopg.ClientCursor,
             )
+            self._connection.answer_timeout_s = _ANSWER_TIMEOUT_S
         self.pid = self._connection.info.backend_pid
         try:
             self._verify_session()

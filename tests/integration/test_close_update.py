@@ -370,8 +370,41 @@ def test_a_batch_of_failures_costs_a_bounded_number_of_statements(orders_of, mon
     close = table._close
     monkeypatch.setattr(table, "_close", lambda part: calls.append(len(part)) or close(part))
     report = table.close(batch)
-    assert outcomes(report) == {Outcome.FAILED: 200}
-    assert len(calls) < 100
+    assert len(calls) == 256
+    assert outcomes(report).total() == 200
+    assert set(outcomes(report)) == {Outcome.FAILED, Outcome.DEFERRED}
+
+
+@pytest.mark.parametrize("one_in", [20, 2])
+def test_healthy_orders_do_not_fail_with_refused_ones(orders_of, database, monkeypatch, one_in):
+    orders, _ = orders_of()
+    failed, batches = set(), []
+    close = PostgresTable.close
+
+    def closed(self, batch):
+        report = close(self, batch)
+        failed.update(one.due.key for one in report.unclosed if one.outcome is Outcome.FAILED)
+        batches.append([due.key for due in batch])
+        return report
+
+    monkeypatch.setattr(PostgresTable, "close", closed)
+    orders.connection.execute(
+        "INSERT INTO orders (id, status, expires_at, version)"
+        " SELECT id, 'pending', now() + interval '1 s', 0 FROM generate_series(1, 2000) AS id"
+    )
+    orders.connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF new.id % {one_in} = 0 THEN RAISE 'refused'; END IF; RETURN new; END $$;"
+        " CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    refused = set(range(one_in, 2001, one_in))
+    with Running(database.dsn, orders.watched) as running:
+        wait_until(lambda: running.seen.outcomes[Outcome.CLOSED] == 2000 - len(refused), 60, "the healthy are closed")
+        wait_until(lambda: failed == refused, 60, "each of the refused is singled out")
+        before = len(batches)
+        wait_until(lambda: any(refused.intersection(batch) for batch in batches[before:]), 60, "they are tried again")
+        assert all(refused.issuperset(batch) for batch in batches[before:])
+        assert len(running.agenda) == len(refused)
 
 
 def test_a_statement_that_gave_way_is_tried_again(orders_of, database):

@@ -188,3 +188,20 @@ def test_jitter_spreads_what_was_refused_together():
     assert backoff.delay_us(1, 0.0) == 250
     assert backoff.delay_us(10**6, 0.0) == 250_000
     assert backoff.delay_us(4, 0.5) == int(8_000 * 0.625)
+
+
+def test_what_was_not_tried_alone_comes_back_at_once_in_its_own_lane(closer):
+    closer.apply([(1, NOW_US, 0), (2, NOW_US, 0)])
+    first, second = closer.take(NOW_US, 0, 10)
+    settled = closer.settle(
+        CloseReport(unclosed=[Unclosed(first, Outcome.FAILED), Unclosed(second, Outcome.DEFERRED)]), 0
+    )
+    assert not settled.stalled
+    assert closer.retrying == 1
+    assert closer.take(NOW_US, 0, 10) == [second]
+    assert closer.take(NOW_US, 10**6, 10) == [first]
+    # One that has failed before does not come back among first attempts, and its attempts stay as they were.
+    closer.settle(report(first, Outcome.DEFERRED), 10**6)
+    assert first.key not in closer.schedule
+    assert closer._retries[first.key].attempts == 1
+    assert closer.take(NOW_US, 10**6, 10) == [first]

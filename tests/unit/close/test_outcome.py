@@ -37,3 +37,4 @@ def test_what_a_row_means(row, table, outcome, then):
 
 def test_a_failure_is_tried_again():
     assert consequence(Outcome.FAILED, DUE, None) == (Action.RETRY, DUE)
+    assert consequence(Outcome.DEFERRED, DUE, None) == (Action.GIVE_BACK, DUE)
