@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _WINDOW_ANSWER_TIMEOUT_S: Final = 60.0  # a page is a scan of up to 20,000 rows, on a server that may just have started
 _CLOSE_ANSWER_TIMEOUT_S: Final = 15.0
+_ALSO_ANSWER_TIMEOUT_S: Final = 120.0
+"""With SQL of the user's own in the transaction: giving it up rolls it back and tries it whole again."""
 # Longer than a batch takes, with `also` and triggers, on a busy server.
 _STUCK_US: Final = 5_000_000
 
@@ -57,7 +59,9 @@ class Closing:
 
         self._workers = Workers(
             self.agenda,
-            lambda: connection("cdcwatch close", _CLOSE_ANSWER_TIMEOUT_S),
+            lambda: connection(
+                "cdcwatch close", _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
+            ),
             clock,
             concurrency=settings.close.concurrency,
             batch_rows=settings.close.batch_rows,
