@@ -317,7 +317,6 @@ class Service:
 def require_built(settings: Settings, role: str) -> None:
     """ConfigurationError for what this version's configuration knows and its code doesn't do yet."""
     unbuilt = [
-        (settings.slot.plugin != "wal2json", f'slot.plugin = "{settings.slot.plugin}"', 'use "wal2json"'),
         (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
         (
             settings.close.action not in {"update", "none"},

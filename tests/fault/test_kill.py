@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 KILLS = 10
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize(
+    ("delivery", "plugin"), [("exactly_once", "wal2json"), ("at_least_once", "wal2json"), ("exactly_once", "pgoutput")]
+)
 def test_killed_at_random_under_load(
-    database: Database, kafka: Kafka, topic: str, tmp_path: Path, delivery: str
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path, delivery: str, plugin: str
 ) -> None:
-    with World(database, kafka.bootstrap_servers, topic, tmp_path, kafka={"delivery": delivery}) as world:
+    with World(
+        database, kafka.bootstrap_servers, topic, tmp_path, kafka={"delivery": delivery}, plugin=plugin
+    ) as world:
         world.install()
         seed = random.randrange(10**6)
         print(f"seed {seed}")

@@ -97,6 +97,7 @@ class World:
         extra: str = "",
         *,
         kafka: Mapping[str, str] | None = None,
+        plugin: str = "wal2json",
     ) -> None:
         self.database, self.bootstrap_servers, self.topic, self._folder = database, bootstrap_servers, topic, folder
         self.slot = f"{SLOT}_{database.name}"[:63].lower()
@@ -105,7 +106,7 @@ class World:
         self.configuration = write_configuration(
             folder / "cdcwatch.toml",
             database.dsn,
-            f'[slot]\nname = "{self.slot}"\n'
+            f'[slot]\nname = "{self.slot}"\nplugin = "{plugin}"\n'
             f'[kafka]\nbootstrap_servers = "{bootstrap_servers}"\ntopic = "{topic}"\n'
             + "".join(f'{name} = "{value}"\n' for name, value in (kafka or {}).items())
             + '[telemetry]\nlisten = ""\n'
