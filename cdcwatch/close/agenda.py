@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cdcwatch.deadline.schedule import Due
 
 SLICE_US: Final = 1_000_000
-_PRESSING_FROM_US: Final = 2_000
+_PRESSING_FROM_US: Final = 30_000
 _PRESSING_TO_US: Final = 2_000_000
 # How many changes are taken in under one hold of the lock: about a millisecond's worth.
 _APPLY_SLICE: Final = 1_000

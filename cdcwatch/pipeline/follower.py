@@ -37,7 +37,9 @@ _BIG_BITE_BYTES: Final = 128 << 10
 _NAP_S: Final = 0.003
 """When behind, the walsender sends faster to a full socket than to a reader that takes every message at once."""
 _SMALL_BITE_BYTES: Final = 32 << 10
-_WAY_NAP_S: Final = 0.02
+_WAY_NAP_S: Final = 0.1
+_WAY_S: Final = 1.0
+"""It gives way for so long at most, then reads for as long: a close that is late for long must not starve the stream."""
 _STATUS_INTERVAL_S: Final = 10.0
 _FLUSH_STATUS_INTERVAL_S: Final = 0.05
 _IDLE_OFFER_INTERVAL_S: Final = 1.0
@@ -141,6 +143,7 @@ class Follower:
         self._paused = self._scouts = False
         self._paused_s: float | None = None
         self._stepped_s = now_s
+        self._way_s = -inf
         self._reply_now = False
         self._heard_s = self._status_s = self._offer_s = self._asked_s = now_s
         self._offered_lsn = 0
@@ -179,7 +182,7 @@ class Follower:
                 self._begin()
             self._scouts = mode is _Mode.SCOUT
             # A spike of closes goes first: its own echo in the stream can wait for some milliseconds.
-            gives_way = self._schedule is not None and self._schedule.presses()
+            gives_way = self._gives_way(now_s)
             messages = self._stream.read(_SMALL_BITE_BYTES if gives_way else BITE_BYTES)
             if messages:
                 self._heard_s = now_s
@@ -197,6 +200,13 @@ class Follower:
         if bite_bytes >= _BIG_BITE_BYTES:
             return -_NAP_S
         return self._wait_s(now_s)
+
+    def _gives_way(self, now_s: float) -> bool:
+        if self._schedule is None or not self._schedule.presses():
+            return False
+        if now_s - self._way_s >= 2 * _WAY_S:
+            self._way_s = now_s
+        return now_s - self._way_s < _WAY_S
 
     def _begin(self) -> None:
         """The stream starts at or before what was handed over already."""
