@@ -39,7 +39,7 @@ _NAP_S: Final = 0.003
 _SMALL_BITE_BYTES: Final = 32 << 10
 _WAY_NAP_S: Final = 0.1
 _WAY_S: Final = 1.0
-"""It gives way for so long at most, then reads for as long: a close that is late for long must not starve the stream."""
+"""It gives way for so long at most, then reads for as long: closes that stay late must not starve the stream."""
 _STATUS_INTERVAL_S: Final = 10.0
 _FLUSH_STATUS_INTERVAL_S: Final = 0.05
 _IDLE_OFFER_INTERVAL_S: Final = 1.0
