@@ -86,7 +86,7 @@ class Reader(threading.Thread):
         failed: Callable[[CdcwatchError], None],
         until_lsn: int | None = None,
     ) -> None:
-        super().__init__(name="reader")
+        super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
         self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
@@ -95,7 +95,7 @@ class Reader(threading.Thread):
         self._state: ReadingState | None = None
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
-        self._stop_requested = threading.Event()
+        self._stop_requested, self._abandoned = threading.Event(), threading.Event()
         self._gap: str | None = None
         self._begin_lsn = 0  # where the slot stood when it was taken
         self.reconnect_count = 0
@@ -137,6 +137,11 @@ class Reader(threading.Thread):
         """Stops reading; the thread ends once all that was read is durable and confirmed, or with `abandon`."""
         self._stop_requested.set()
         self._waker.wake()
+
+    def abandon(self) -> None:
+        """Ends the thread though not all that was read is durable: nothing more is confirmed."""
+        self._abandoned.set()
+        self.request_stop()
 
     def run(self) -> None:
         """Until stopped or failed."""
@@ -238,5 +243,7 @@ class Reader(threading.Thread):
         if not state.stopping:
             state.stopping = True
             self._close_outbox()
+        if self._abandoned.is_set():
+            return True
         # The last status update must have carried what became durable last.
         return self._outbox.is_drained and state.confirmed_lsn >= min(self._outbox.flush_lsn, stream.received_lsn)

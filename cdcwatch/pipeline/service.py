@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_LIMIT_BYTES: Final = 32 << 20
 STOP_TIMEOUT_S: Final = 30.0
+_FAREWELL_S: Final = 3.0
 _SWITCH_INTERVAL_S: Final = 0.001
 """A due close waits no longer than this for the interpreter while the reader decodes."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -307,6 +308,9 @@ class Service:
         for thread in (self._publisher, self._reader):
             if thread is not None and thread.is_alive():
                 thread.join(max(0.1, give_up_s - time.monotonic()))
+        if self._reader is not None and self._reader.is_alive():
+            self._reader.abandon()
+            self._reader.join(_FAREWELL_S)
         if not failed and not self._outbox.is_idle:
             self._error = NotDurableError(
                 f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
