@@ -303,19 +303,20 @@ class Service:
             self._closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
         if self._publisher is not None:
             self._publisher.request_stop()
-        if failed:
-            give_up_s = time.monotonic() + 1.0
+        self._join(time.monotonic() + 1.0 if failed else give_up_s)
+        if not failed and not self._outbox.is_idle:
+            self._error = NotDurableError(
+                f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
+                remedy="start again: they are read again from the slot and published",
+            )
+
+    def _join(self, give_up_s: float) -> None:
         for thread in (self._publisher, self._reader):
             if thread is not None and thread.is_alive():
                 thread.join(max(0.1, give_up_s - time.monotonic()))
         if self._reader is not None and self._reader.is_alive():
             self._reader.abandon()
             self._reader.join(_FAREWELL_S)
-        if not failed and not self._outbox.is_idle:
-            self._error = NotDurableError(
-                f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
-                remedy="start again: they are read again from the slot and published",
-            )
 
 
 def require_built(settings: Settings, role: str) -> None:
