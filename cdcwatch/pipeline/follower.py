@@ -134,7 +134,7 @@ class Follower:
         observer: ReadingObserver,
         now_s: float,
     ) -> None:
-        self._stream, self._facts, self._state = stream, facts, state
+        self._stream, self._state = stream, state
         self._decode, self._derivation = decoder.decode, derivation
         self._outbox, self._schedule, self._observer = outbox, schedule, observer
         timeout_s = facts.wal_sender_timeout_s

@@ -10,19 +10,9 @@ import pytest
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.pipeline.warden import TableChangedError, Warden, compare
 from cdcwatch.table import Column, WatchedTable
+from tests.fakes.table import WATCHED
 
-TABLE = WatchedTable(
-    schema="public",
-    name="orders",
-    oid=42,
-    key=(Column("id", "bigint"),),
-    deadline=Column("expires_at", "timestamp with time zone"),
-    status=Column("status", "text"),
-    version=Column("version", "integer"),
-    open=frozenset({"pending"}),
-    closed_status="expired",
-    logs_old_rows=True,
-)
+TABLE = replace(WATCHED, oid=42, logs_old_rows=True)
 
 
 @pytest.mark.parametrize(
