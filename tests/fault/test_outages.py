@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcwatch.local import LocalKafka, LocalPostgres
+    from tests.oracle.world import Process
     from tests.services import Database, Kafka
 
 TOPIC = "orders.deadlines"
@@ -194,22 +195,33 @@ def test_a_second_process_stands_by_and_takes_over(
         world.judge()
 
 
+@contextlib.contextmanager
+def second_took_over(world: World) -> Iterator[tuple[Process, Process]]:
+    """The first process sleeps (SIGSTOP) without its slot, which the second has; neither outlives the block."""
+    world.install()
+    first = world.run()
+    first.wait_ready()
+    insert_due(world, 0)
+    world.wait_nothing_due()
+    world.wait_confirmed()
+    first.signal(signal.SIGSTOP)
+    second = world.run()
+    try:
+        world.connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [world.slot]
+        )
+        second.wait_ready()
+        yield first, second
+    finally:
+        for process in (first, second):
+            if process.is_running:
+                process.kill()
+
+
 def test_a_process_that_lost_its_slot_is_fenced(database: Database, kafka: Kafka, topic: str, tmp_path: Path) -> None:
     """The first is stopped (SIGSTOP) past the server's patience; the second takes over; the first wakes up."""
     with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
-        world.install()
-        first = world.run()
-        first.wait_ready()
-        insert_due(world, 0)
-        world.wait_nothing_due()
-        world.wait_confirmed()
-        first.signal(signal.SIGSTOP)
-        second = world.run()
-        try:
-            world.connection.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [world.slot]
-            )
-            second.wait_ready()
+        with second_took_over(world) as (first, second):
             insert_due(world, 1000)
             first.signal(signal.SIGCONT)
             world.wait_nothing_due()
@@ -218,10 +230,6 @@ def test_a_process_that_lost_its_slot_is_fenced(database: Database, kafka: Kafka
                 process.signal(signal.SIGTERM)
             second.wait()
             first.wait()
-        finally:
-            for process in (first, second):
-                if process.is_running:
-                    process.kill()
         world.judge()
 
 
@@ -287,19 +295,7 @@ def test_a_process_that_gets_its_slot_back_begins_anew(
 ) -> None:
     """The first sleeps, the second takes over, publishes and dies; the first wakes to a slot that stands further on."""
     with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
-        world.install()
-        first = world.run()
-        first.wait_ready()
-        insert_due(world, 0)
-        world.wait_nothing_due()
-        world.wait_confirmed()
-        first.signal(signal.SIGSTOP)
-        second = world.run()
-        try:
-            world.connection.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [world.slot]
-            )
-            second.wait_ready()
+        with second_took_over(world) as (first, second):
             insert_due(world, 1000)
             world.wait_nothing_due()
             world.wait_confirmed()
@@ -310,8 +306,4 @@ def test_a_process_that_gets_its_slot_back_begins_anew(
             world.wait_confirmed()
             assert "beginning anew" in world.log.read_text()
             first.stop()
-        finally:
-            for process in (first, second):
-                if process.is_running:
-                    process.kill()
         world.judge()
