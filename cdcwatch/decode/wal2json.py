@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from cdcwatch.decode.boundary import Boundaries
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up
 from cdcwatch.decode.cutter import Cutter
 from cdcwatch.errors import DecodeError
@@ -55,6 +56,7 @@ class Wal2JsonDecoder:
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
+        self._boundaries = Boundaries()
         self._cutter = Cutter(table) if table.has_integer_key and table.status and table.version else None
 
     def options(self) -> Mapping[str, str]:
@@ -72,7 +74,7 @@ class Wal2JsonDecoder:
         """One line."""
         line = bytes(payload)
         change = self._cutter.cut(line) if self._cutter is not None else None
-        return change if change is not None else self._parse(line)
+        return change or self._boundaries.cut(line) or self._parse(line)
 
     def _parse(self, line: bytes) -> Message | None:
         try:

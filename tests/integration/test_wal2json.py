@@ -120,6 +120,7 @@ def test_lines_are_rendered_as_they_are_written(connection: psycopg.Connection[A
     begun, *changes, committed = _read(lines)
     assert isinstance(begun, Begin)
     assert isinstance(committed, Commit)
+    assert Wal2JsonDecoder(TABLE)._boundaries.cut(lines[0]) == begun, "the usual form is the server's own"
     bounds = {"xid": begun.xid, "time_us": begun.time_us}
     assert lines[0] == begin(committed.commit_lsn, committed.end_lsn, **bounds)
     assert lines[-1] == commit(committed.commit_lsn, committed.end_lsn, **bounds)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdcwatch.decode.change import Change, Row
+from cdcwatch.decode.change import Begin, Change, Commit, Row
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
@@ -145,6 +145,47 @@ def test_the_usual_line_is_cut_and_the_cut_is_right(key, new, old, note, order):
         assert decoder._parse(line) == expected
 
 
+lsns = st.integers(0, 2**64 - 1)
+transactions = st.tuples(lsns, lsns, st.integers(0, 2**32 - 1), instants | near | near.map(lambda us: us + 1_000))
+
+
+@given(its=st.lists(transactions, min_size=1, max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_bounds_are_cut_and_the_cut_is_right(its):
+    """One after the other through one decoder, as it remembers the last."""
+    decoder = Wal2JsonDecoder(WATCHED)
+    for commit_lsn, end_lsn, xid, time_us in its:
+        bounds = {"xid": xid, "time_us": time_us}
+        first, last = begin(commit_lsn, end_lsn, **bounds), commit(commit_lsn, end_lsn, **bounds)
+        assert decoder.decode(last) == Commit(commit_lsn, end_lsn)  # its begin was not seen
+        assert decoder.decode(first) == Begin(commit_lsn, time_us, xid)
+        assert decoder.decode(last) == Commit(commit_lsn, end_lsn)
+        usual = 0 <= time_us < 86_400_000_000 * 365 * 7999
+        cut = decoder._boundaries.cut(first)
+        assert cut == Begin(commit_lsn, time_us, xid) or (cut is None and not usual)
+        assert decoder._boundaries.cut(last) == Commit(commit_lsn, end_lsn) or not usual
+        assert decoder._parse(first) == Begin(commit_lsn, time_us, xid)
+        assert decoder._parse(last) == Commit(commit_lsn, end_lsn)
+
+
+@given(data=st.data(), action=st.sampled_from([begin, commit]))
+@settings(max_examples=500, deadline=None)
+def test_bounds_that_both_ways_can_read_mean_the_same_to_both(data, action):
+    """One piece of the line is exchanged for another; the pair's other half came before."""
+    decoder = Wal2JsonDecoder(WATCHED)
+    decoder.decode(begin(0x1_0000_0010, 0x1_0000_0048))
+    line = action(0x1_0000_0010, 0x1_0000_0048)
+    pieces = [b'"B"', b'"C"', b"727", b"2026-12-0", b"10", b".123456", b"+00", b"1/10", b"1/48", b"lsn", b"xid", b"}"]
+    piece = data.draw(st.sampled_from([piece for piece in pieces if piece in line] + [b'"lsn"']))
+    others = [b"", b"0", b"007", b"-1", b"null", b'"x"', b'"C"', b'"B"', b"ff/ff", b"1/100000000", b"61", b" ", b"}}"]
+    others += [b"2026-02-30", b".5", b".1234567", b"+05:30", b"\\u0031", b",", b'"nextlsn"', b"99999999999"]
+    put = data.draw(st.sampled_from(others))
+    changed = line.replace(piece, put, 1)
+    cut = decoder._boundaries.cut(changed)
+    if cut is not None:
+        assert cut == decoder._parse(changed)
+
+
 LINES = [
     begin(0x1_0000_0010, 0x1_0000_0048),
     commit(0x1_0000_0010, 0x1_0000_0048),
@@ -175,6 +216,8 @@ def read_or_refused(line):
 @example(b"")
 @example(b'{"action":"')
 @example(b'{"action":"I')
+@example(b'{"action":"C')
+@example(b'{"action":"B')
 @example(b"[" * 100_000)
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_a_decode_error_at_worst(line):

@@ -335,6 +335,8 @@ def test_a_logical_message_is_ignored_whatever_it_says():
         b'{"action":""}',
         b'{"action":"IU"}',
         b'{"action":"X"}',
+        b'{"action":"B',
+        b'{"action":"C',
         b'{"action":["I"]}',
         b'{"action":"B","lsn":"0/1","timestamp":"2030-01-01 00:00:00","xid":1}',
         b'{"action":"B","lsn":"0/1","timestamp":"2030-01-01 00:00:00+00","xid":"1"}',
