@@ -102,8 +102,8 @@ def format_instant(us: int) -> str:
     """
     if us in _INFINITE:
         return "infinity" if us > 0 else "-infinity"
-    minute = us // _MINUTE_US
-    digits = str(us - minute * _MINUTE_US + _LEADING_ONE)
+    minute, rest_us = divmod(us, _MINUTE_US)
+    digits = str(rest_us + _LEADING_ONE)
     return f"{_minute_text(minute)}:{digits[1:3]}.{digits[3:]}Z"
 
 

@@ -33,15 +33,33 @@ class Event(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """What the events of one transaction share."""
+    """What the events of one transaction share: the constant parts of their JSON, in order."""
 
-    lsn_text: str
-    time_text: str
+    head: str
+    """Up to the ordinal in the id."""
+    time_part: str
+    tail: str
 
     @classmethod
     def of(cls, commit_lsn: int, time_us: int) -> Stamp:
         """From the commit record's position and time."""
-        return cls(format_lsn(commit_lsn), format_instant(time_us))
+        return cls._made(format_lsn(commit_lsn), time_us, "", "false")
+
+    @classmethod
+    def of_snapshot(cls, lsn: int, time_us: int) -> Stamp:
+        """From the position and time of a read of the table."""
+        return cls._made(format_lsn(lsn), time_us, "snapshot-", "true")
+
+    @classmethod
+    def _made(cls, lsn_text: str, time_us: int, prefix: str, snapshot: str) -> Stamp:
+        return _new(
+            cls,
+            (
+                f'{{"specversion":"1.0","id":"{prefix}{lsn_text}-',
+                f',"time":"{format_instant(time_us)}","data":{{"key":',
+                f',"commit_lsn":"{lsn_text}","snapshot":{snapshot}}}}}',
+            ),
+        )
 
 
 class Encoder(Protocol):
@@ -64,7 +82,7 @@ class Unpublished:
     """For `sink.kind = "none"`: events are counted, their bytes never made."""
 
     _EVENT: Final = Event(b"", b"")
-    _STAMP: Final = Stamp("", "")
+    _STAMP: Final = Stamp("", "", "")
 
     def stamp(self, commit_lsn: int, time_us: int) -> Stamp:  # noqa: ARG002
         """No texts."""
@@ -84,8 +102,9 @@ class EventEncoder:
 
     def __init__(self, table: WatchedTable, *, system_identifier: str, database: str) -> None:
         source = _quoted(f"cdcwatch:{system_identifier}/{database}/{table.qualified_name}")
-        self._type_parts = {name: f'"source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
+        self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
         self._columns = [_quoted(column.name) for column in table.key]
+        self._key_head = f"{{{self._columns[0]}:"
         self._integer_key = table.has_integer_key
         # 64-bit integers are texts in JSON, so that no reader loses digits.
         self._version_as_text = table.version is not None and table.version.type == "bigint"
@@ -96,30 +115,30 @@ class EventEncoder:
 
     def change(self, key: Key, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of one row change."""
-        return self._event(key, derived, stamp, f'"{stamp[0]}-{ordinal}"', "false")
+        if self._integer_key:
+            text = str(key)
+            subject = f'"{text}"'
+            key_json = f"{self._key_head}{subject}}}"
+            return _new(Event, (text.encode(), self._value(ordinal, subject, key_json, derived, stamp)))
+        return self._any_key(key, ordinal, derived, stamp)
 
     def snapshot(self, key: Key, derived: Derived, stamp: Stamp) -> Event:
         """The event of a row found open when the table was read: its id is `snapshot-<LSN>-<key>`."""
-        return self._event(key, derived, stamp, _quoted(f"snapshot-{stamp.lsn_text}-{key}"), "true")
+        return self._any_key(key, _quoted(str(key))[1:-1], derived, stamp)
 
     def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of a TRUNCATE: no key, `subject` `*`."""
-        return Event(None, self._value(f'"{stamp.lsn_text}-{ordinal}"', '"*"', "null", derived, stamp, "false"))
+        return Event(None, self._value(ordinal, '"*"', "null", derived, stamp))
 
-    def _event(self, key: Key, derived: Derived, stamp: Stamp, event_id: str, snapshot: str) -> Event:
+    def _any_key(self, key: Key, last_of_id: int | str, derived: Derived, stamp: Stamp) -> Event:
         text = str(key)
-        if self._integer_key:
-            subject = f'"{text}"'
-            key_json = f"{{{self._columns[0]}:{subject}}}"
-        else:
-            subject = _quoted(text)
-            pairs = zip(self._columns, key_texts(key, len(self._columns)), strict=True)
-            key_json = f"{{{','.join(f'{name}:{_quoted(value)}' for name, value in pairs)}}}"
-        return _new(Event, (text.encode(), self._value(event_id, subject, key_json, derived, stamp, snapshot)))
+        pairs = zip(self._columns, key_texts(key, len(self._columns)), strict=True)
+        key_json = f"{{{','.join(f'{name}:{_quoted(value)}' for name, value in pairs)}}}"
+        return Event(text.encode(), self._value(last_of_id, _quoted(text), key_json, derived, stamp))
 
-    def _value(self, event_id: str, subject: str, key: str, derived: Derived, stamp: Stamp, snapshot: str) -> bytes:
+    def _value(self, last_of_id: int | str, subject: str, key_json: str, derived: Derived, stamp: Stamp) -> bytes:
         kind, row, previous_us, reason = derived
-        lsn_text, time_text = stamp
+        head, time_part, tail = stamp
         deadline = status = version = previous = "null"
         reason_part = ""
         if row is not None:
@@ -135,9 +154,9 @@ class EventEncoder:
         if reason is not None:
             reason_part = f'"reason":{_quoted_often(reason)},'
         return (
-            f'{{"specversion":"1.0","id":{event_id},{self._type_parts[kind]}{subject},"time":"{time_text}",'
-            f'"data":{{"key":{key},"deadline":{deadline},"previous_deadline":{previous},{reason_part}'
-            f'"status":{status},"version":{version},"commit_lsn":"{lsn_text}","snapshot":{snapshot}}}}}'
+            f"{head}{last_of_id}{self._type_parts[kind]}{subject}{time_part}{key_json}"
+            f',"deadline":{deadline},"previous_deadline":{previous},{reason_part}'
+            f'"status":{status},"version":{version}{tail}'
         ).encode()
 
 

@@ -40,6 +40,8 @@ _COMMIT_TIMEOUT_S: Final = 30.0
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _SNAPSHOT_TRANSACTION_TIMEOUT_MS: Final = 900_000  # a broker's default maximum
 _BUFFER_WAIT_S: Final = 0.05
+_TRANSACTION_LINGER_MS: Final = 50
+"""A commit flushes at once, whatever this is: it only makes a large transaction's batches larger."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +55,8 @@ class _KafkaSink:
         self._producer: Producer | None = None
         self._partitions = 1
 
-    def _connect(self, extra: dict[str, Any]) -> Producer:
+    def _connect(self, extra: dict[str, Any], *, linger_ms: int) -> Producer:
+        """`linger_ms` is a default, `extra` is not."""
         self.close()
         producer = made_client(
             Producer,
@@ -61,6 +64,7 @@ class _KafkaSink:
                 "partitioner": "murmur2_random",  # what Java clients do: a key keeps its partition whoever writes
                 "enable.idempotence": True,
                 "acks": "all",
+                "linger.ms": linger_ms,
                 **client_configuration(self._settings),
                 **extra,
             },
@@ -153,7 +157,8 @@ class ExactlyOnceSink(_KafkaSink):
             {
                 "transactional.id": transactional_id(self._settings, self._slot),
                 "transaction.timeout.ms": transaction_timeout_ms,
-            }
+            },
+            linger_ms=_TRANSACTION_LINGER_MS,
         )
         try:
             producer.init_transactions(_INIT_TIMEOUT_S)
@@ -212,7 +217,7 @@ class AtLeastOnceSink(_KafkaSink):
         """A fresh producer: what it held before is published again from the first that was not acknowledged."""
         self._in_flight, self._acknowledged, self._failure = deque(), [], None
         # Retried without end: a record is given up by us, in order, never by librdkafka's clock.
-        self._connect({"message.timeout.ms": 0, "linger.ms": 1})
+        self._connect({"message.timeout.ms": 0}, linger_ms=1)
         return read_progress(self._settings, self._slot)
 
     def publish(self, batches: Sequence[Batch]) -> None:

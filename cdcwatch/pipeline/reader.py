@@ -194,16 +194,18 @@ class Reader(threading.Thread):
                 now_s=time.monotonic(),
             )
             while not self._is_done(state, stream):
-                wait_s = follower.step(time.monotonic())
-                if wait_s < 0:
-                    time.sleep(-wait_s)
-                elif wait_s > 0:
-                    self._waker.wait([stream.fileno()] if follower.reads else [], wait_s)
+                begun_s = time.monotonic()
+                wait_s = follower.step(begun_s)
                 # A first start publishes the table before it ends, wherever the slot stands.
                 begun = state.start is not None
                 if begun and state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
                     state.until_lsn = None
                     self._reached()
+                if wait_s < 0:
+                    # The step's own work was rest enough for the socket to fill up.
+                    time.sleep(max(0.0, begun_s - wait_s - time.monotonic()))
+                elif wait_s > 0:
+                    self._waker.wait([stream.fileno()] if follower.reads else [], wait_s)
         finally:
             self._facts = None
             stream.close()

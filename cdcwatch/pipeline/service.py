@@ -272,8 +272,7 @@ class Service:
         reader.begin_at(Progress(origin, start.position), progress.snapshot)
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
-        id_lsn = format_lsn(facts.confirmed_flush_lsn)
-        with snapshot_of(self._settings.postgres.dsn, table, id_lsn) as snapshot:
+        with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:
             progress = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn), snapshot.mark)
             self._start_closing()
             events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))

@@ -31,7 +31,7 @@ _FETCH_ROWS: Final = 5000
 class Snapshot:
     """A read of the table under one snapshot."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: str) -> None:
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: int) -> None:
         self._connection, self._table, self._id_lsn = connection, table, id_lsn
         row = connection.execute(query("snapshot", "visibility"), binary=True).fetchone()
         if row is None:
@@ -41,7 +41,7 @@ class Snapshot:
 
     def events(self, rule: DeadlineRule, encoder: EventEncoder) -> Iterator[Event]:
         """One `deadline.scheduled` an open order. Ids hold the slot's position, so that a second try gives the same."""
-        stamp = Stamp(self._id_lsn, Stamp.of(0, self._time_us).time_text)
+        stamp = Stamp.of_snapshot(self._id_lsn, self._time_us)
         integer, width = self._table.has_integer_key, len(self._table.key)
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
@@ -55,7 +55,7 @@ class Snapshot:
 
 
 @contextmanager
-def snapshot_of(dsn: str, table: WatchedTable, id_lsn: str) -> Iterator[Snapshot]:
+def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int) -> Iterator[Snapshot]:
     """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError."""
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

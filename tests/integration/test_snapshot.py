@@ -66,7 +66,7 @@ def _encoder(table: WatchedTable) -> EventEncoder:
 
 
 def _snapshot(database: Database, table: WatchedTable) -> tuple[list[Event], SnapshotMark]:
-    with snapshot_of(database.dsn, table, "0/1A2B390") as snapshot:
+    with snapshot_of(database.dsn, table, 0x1A2B390) as snapshot:
         return list(snapshot.events(DeadlineRule(table), _encoder(table))), snapshot.mark
 
 
@@ -147,7 +147,7 @@ def test_every_change_is_either_in_the_snapshot_or_in_the_stream(
             _insert(late, 3, due, "pending", 0)
         _insert(connection, 4, due, "pending", 0)
         early.commit()
-        with snapshot_of(database.dsn, table, "0/1") as snapshot:
+        with snapshot_of(database.dsn, table, 1) as snapshot:
             _insert(connection, 5, due, "pending", 0)
             late.commit()
             events = list(snapshot.events(DeadlineRule(table), _encoder(table)))
@@ -162,5 +162,5 @@ def test_a_table_that_is_not_there_and_a_server_that_is_not(
 ) -> None:
     with pytest.raises(PreconditionError):
         _snapshot(database, WATCHED)
-    with pytest.raises(UnavailableError), snapshot_of("host=127.0.0.1 port=1", WATCHED, "0/1"):
+    with pytest.raises(UnavailableError), snapshot_of("host=127.0.0.1 port=1", WATCHED, 1):
         pass

@@ -120,10 +120,11 @@ def test_names_with_quotes_in_the_source():
 
 
 def test_a_snapshot_event():
-    event = value(encoder().snapshot(123, SCHEDULE, STAMP))
+    stamp = Stamp.of_snapshot(0x1A2B390, parse_instant("2026-11-30 10:00:00.000123+00"))
+    event = value(encoder().snapshot(123, SCHEDULE, stamp))
     assert event["id"] == "snapshot-0/1A2B390-123"
     assert event["data"]["snapshot"] is True
-    quoted = value(encoder(key=(Column("k", "text"),)).snapshot('a"b', SCHEDULE, STAMP))
+    quoted = value(encoder(key=(Column("k", "text"),)).snapshot('a"b', SCHEDULE, stamp))
     assert quoted["id"] == 'snapshot-0/1A2B390-a"b'
 
 
