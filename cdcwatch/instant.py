@@ -15,7 +15,12 @@ INFINITY_US: Final = 2**63 - 1
 """`infinity`: later than every instant. The value PostgreSQL itself uses on the wire."""
 NEGATIVE_INFINITY_US: Final = -(2**63)
 
-_DAY_US = 86_400_000_000
+FIRST_US: Final = -211_813_488_000_000_000
+"""4714-11-24 00:00:00 BC, the earliest that is no infinity."""
+LAST_US: Final = 9_223_371_331_199_999_999
+"""294276-12-31 23:59:59.999999, the latest."""
+DAY_US: Final = 86_400_000_000
+
 _SECOND_US = 1_000_000
 _MINUTE_US = 60_000_000
 _INFINITE: Final = frozenset({INFINITY_US, NEGATIVE_INFINITY_US})
@@ -30,6 +35,7 @@ _TEXT = re.compile(
     r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?)( BC)?",
     re.ASCII,
 )
+_DATE = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?", re.ASCII)
 _MINUTE = re.compile(r"(\d{4})-(\d\d)-(\d\d) ([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _LEADING_ONE: Final = 100 * _SECOND_US
 """Put before seconds and microseconds, it keeps their zeros: quicker than a format."""
@@ -64,7 +70,7 @@ def _minute_us(text: str) -> int:
         raise ValueError("not a minute in ISO form")
     year, month, day, hour, minute = (int(part) for part in match.groups())
     days = datetime(year, month, day, tzinfo=UTC).toordinal() - _DAYS_TO_2000
-    return days * _DAY_US + (hour * 60 + minute) * _MINUTE_US
+    return days * DAY_US + (hour * 60 + minute) * _MINUTE_US
 
 
 def _parse_any(text: str) -> int:
@@ -80,12 +86,33 @@ def _parse_any(text: str) -> int:
         raise ValueError("there is no year 0")
     if match[13]:
         year = 1 - year  # there is no year 0 in the text: 1 BC is astronomical year 0
-    us = _days_since_2000(year, month, day) * _DAY_US + ((hour * 60 + minute) * 60 + second) * _SECOND_US
+    us = _days_since_2000(year, month, day) * DAY_US + ((hour * 60 + minute) * 60 + second) * _SECOND_US
     us += int((match[7] or "0").ljust(_LONGEST_MICROSECONDS, "0"))
     if match[9]:
         offset_s = int(match[10]) * 3600 + int(match[11] or 0) * 60 + int(match[12] or 0)
         us -= offset_s * _SECOND_US if match[9] == "+" else -offset_s * _SECOND_US
     return us
+
+
+def parse_local(text: str) -> int:
+    """PostgreSQL's ISO text of a timestamp without time zone to microseconds since 2000-01-01 00:00 by the same clock.
+
+    ValueError for anything else, a text with an offset included.
+    """
+    if text.endswith("infinity"):
+        return _parse_any(text)
+    return parse_instant(f"{text[:-3]}+00 BC" if text.endswith(" BC") else f"{text}+00")
+
+
+def parse_date(text: str) -> int:
+    """PostgreSQL's ISO text of a date to microseconds from 2000-01-01 to its first moment; ValueError for others."""
+    if text.endswith("infinity"):
+        return _parse_any(text)
+    match = _DATE.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise ValueError("not a date in ISO form")
+    year = 1 - int(match[1]) if match[4] else int(match[1])
+    return _days_since_2000(year, int(match[2]), int(match[3])) * DAY_US
 
 
 def _days_since_2000(year: int, month: int, day: int) -> int:

@@ -36,3 +36,9 @@ def _blocks(file: str) -> dict[str, str]:
 def query(file: str, name: str) -> LiteralString:
     """The block `name` of `sql/<file>.sql`. KeyError where there is none: a mistake of ours, found by the tests."""
     return _blocks(file)[name]
+
+
+def expression(file: str, name: str) -> LiteralString:
+    """The block without its comment: a piece of a larger query."""
+    lines = _blocks(file)[name].splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--"))

@@ -16,6 +16,7 @@ import orjson
 from msgspec import Meta
 
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.zone import Zone
 
 ENVIRONMENT_PREFIX = "CDCWATCH_"
 DEFAULT_PATH = Path("cdcwatch.toml")
@@ -62,6 +63,7 @@ class TableSettings(_Section, frozen=True):
     status: str = "status"
     version: str = "version"
     open: tuple[str, ...] = ("pending",)
+    time_zone: str = ""
 
 
 class ClaimSettings(_Section, frozen=True):
@@ -248,6 +250,8 @@ def _convert(tree: dict[str, Any]) -> Settings:
 def _cross_check(settings: Settings) -> None:
     """What no single key can tell."""
     table, close = settings.table, settings.close
+    if table.time_zone:
+        _require_zone(table.time_zone)
     if table.status and not table.open:
         raise ConfigurationError("table.open is empty", remedy="name the statuses in which the deadline is live")
     if table.status and close.action == "update" and close.status in table.open:
@@ -266,3 +270,13 @@ def _cross_check(settings: Settings) -> None:
             f"close.set names {', '.join(sorted(taken))}, which the close writes itself",
             remedy="take it out of close.set; the status comes from close.status, the version is counted up",
         )
+
+
+def _require_zone(name: str) -> None:
+    try:
+        Zone(name)
+    except ValueError:
+        raise ConfigurationError(
+            f"table.time_zone {name!r} is no time zone that this machine knows",
+            remedy="write it as in Europe/Amsterdam; where the machine has no zone data: pip install tzdata",
+        ) from None

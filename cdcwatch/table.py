@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_MODIFIER: Final = re.compile(r"\([^)]*\)")
 INTEGER_TYPES: Final = frozenset({"smallint", "integer", "bigint"})
 
 Key = int | str
@@ -26,6 +28,13 @@ class Column:
 
     name: str
     type: str
+    base: str = ""
+    """Of a domain, the type that it comes down to."""
+
+    @property
+    def kind(self) -> str:
+        """The type without domain and modifiers: `character` of character(5), `timestamp with time zone`."""
+        return _MODIFIER.sub("", self.base or self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ class WatchedTable:
     logs_old_rows: bool = False
     """Whether the replica identity logs the old status and deadline of every changed row."""
     columns: tuple[Column, ...] = field(default=(), compare=False)
+    zone: str = ""
+    """Of a deadline without time zone: the zone whose local time it is; empty for a timestamptz."""
 
     @property
     def qualified_name(self) -> str:

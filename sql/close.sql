@@ -6,10 +6,10 @@ WITH _wanted AS (
     SELECT * FROM unnest({key_arrays}, %(versions)s::bigint[]) AS _wanted ({keys}, _version)
 ),
 _locked AS (
-    SELECT {row_keys}, {row}.{deadline} AS _deadline, _wanted._version
+    SELECT {row_keys}, {column} AS _column, {deadline} AS _deadline, _wanted._version
     FROM {table} AS {row}
     JOIN _wanted ON {same_key_as_wanted}
-    WHERE {unchanged_from_wanted} AND {is_open} AND {row}.{deadline} <= clock_timestamp()
+    WHERE {unchanged_from_wanted} AND {is_open} AND {deadline} <= clock_timestamp()
     ORDER BY {ordered_keys}
     FOR UPDATE OF {row} SKIP LOCKED
 ),
@@ -18,8 +18,9 @@ _closed AS (
     SET {changes}
     FROM _locked
     WHERE {same_key_as_locked}
-      AND {unchanged_from_locked} AND {is_open} AND {row}.{deadline} <= clock_timestamp()
-    RETURNING {returned_keys}, _locked._deadline, {version} AS _version, clock_timestamp() AS _closed_at
+      AND {unchanged_from_locked} AND {is_open} AND {deadline} <= clock_timestamp()
+    RETURNING {returned_keys}, _locked._column, _locked._deadline, {version} AS _version,
+              clock_timestamp() AS _closed_at
 ){keep}
 SELECT {key_outputs}, _deadline, _version, _closed_at FROM _closed
 
@@ -34,18 +35,28 @@ SELECT {columns} FROM {table} AS {row} WITH NO DATA
 
 -- name: read_again
 -- The orders that a close passed over, as they are now.
-SELECT {key_outputs}, {status}, {version}, {row}.{deadline}, coalesce({row}.{deadline} <= clock_timestamp(), false)
+SELECT {key_outputs}, {status}, {version}, {deadline}, coalesce({deadline} <= clock_timestamp(), false)
 FROM {table} AS {row}
 JOIN unnest({key_arrays}) AS _wanted ({keys}) ON {same_key_as_wanted}
 
 -- name: open_deadlines
 -- A page of the window: open orders by deadline, all those of the page's last deadline included, so that the next page
 -- begins after it. The statuses are literals and the bounds parameters, so that a partial index serves the range alone.
-SELECT {key_outputs}, {row}.{deadline}, {version}
+SELECT {key_outputs}, {deadline}, {version}, {mark}
 FROM {table} AS {row}
-WHERE {is_open} AND {row}.{deadline} {after} %(after)s AND {row}.{deadline} <= %(through)s
-ORDER BY {row}.{deadline}
+WHERE {is_open} AND {in_range}
+ORDER BY {column}
 FETCH FIRST {page_rows} ROWS WITH TIES
+
+-- name: between_instants
+-- The range of a page, of a timestamptz.
+{column} {after} {first} AND {column} <= %(through)s
+
+-- name: between_local_times
+-- The range of a page, of a deadline without time zone: roughly by the column, which has the index, and exactly. Pages go
+-- by the column; where clocks are changed its order is not quite that of the instants.
+{column} {after} {first} AND {column} <= {last}
+    AND {deadline} {after_exactly} %(after)s AND {deadline} <= %(through)s
 
 -- name: read_clock
 -- The database's clock.

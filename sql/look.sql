@@ -4,14 +4,14 @@
 -- The open rows of the nearest deadlines, with the database's own time beside each.
 SELECT statement_timestamp(), {deadline}, {version}, {key}
   FROM {table}
- WHERE {is_open} AND {deadline} < 'infinity'
- ORDER BY {deadline}
+ WHERE {is_open} AND {column} < 'infinity'
+ ORDER BY {column}
  LIMIT {limit};
 
 -- name: overdue
 -- How many open rows are due, counted up to a limit: a backlog must not be read in full to be known as one.
 SELECT count(*)
-  FROM (SELECT FROM {table} WHERE {is_open} AND {deadline} <= statement_timestamp() LIMIT {limit}) AS due;
+  FROM (SELECT FROM {table} WHERE {is_open} AND {is_due} LIMIT {limit}) AS due;
 
 -- name: order
 -- One order by its key, with the database's own time; the key comes back as the table writes it.

@@ -80,12 +80,24 @@ SELECT format('%%I.%%I', schema.nspname, relation.relname) AS sql_name
  LIMIT 5;
 
 -- name: columns
--- Every column with its type, as SQL writes both.
+-- Every column with its type, as SQL writes both; of a domain also the type that it comes down to.
 -- https://www.postgresql.org/docs/current/catalog-pg-attribute.html
 SELECT attribute.attname::text                                                                 AS name,
        quote_ident(attribute.attname)                                                          AS sql_name,
        format_type(attribute.atttypid, attribute.atttypmod)                                    AS type,
-       attribute.atttypid = 'timestamptz'::regtype                                             AS is_timestamptz,
+       coalesce((WITH RECURSIVE bases AS (
+                     SELECT domain.typbasetype, domain.typtypmod
+                       FROM pg_type domain WHERE domain.oid = attribute.atttypid AND domain.typtype = 'd'
+                     UNION ALL
+                     SELECT inner_domain.typbasetype, inner_domain.typtypmod
+                       FROM bases JOIN pg_type inner_domain ON inner_domain.oid = bases.typbasetype
+                      WHERE inner_domain.typtype = 'd')
+                 SELECT format_type(bases.typbasetype, bases.typtypmod)
+                   FROM bases JOIN pg_type base ON base.oid = bases.typbasetype AND base.typtype <> 'd'), '')
+                                                                                               AS base,
+       CASE attribute.atttypid WHEN 'timestamptz'::regtype THEN 'timestamptz'
+                               WHEN 'timestamp'::regtype THEN 'timestamp'
+                               WHEN 'date'::regtype THEN 'date' ELSE '' END                    AS time_kind,
        attribute.attnotnull                                                                    AS is_not_null,
        coalesce(to_jsonb(attribute) ->> 'attgenerated', '')                                    AS generated
   FROM pg_attribute attribute
@@ -229,6 +241,23 @@ SELECT has_schema_privilege(relation.relnamespace, 'USAGE')                     
   FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
  WHERE relation.oid = %(oid)s;
 
+-- name: time_zone
+-- Whether the server knows a time zone: an error (22023) where it doesn't; and, where it takes the name for one of its
+-- abbreviations, the offset in microseconds that this one stands for.
+-- https://www.postgresql.org/docs/current/datatype-datetime.html#DATATYPE-TIMEZONES
+SELECT (statement_timestamp() AT TIME ZONE %(zone)s)::text,
+       (SELECT (extract(epoch FROM known.utc_offset) * 1000000)::int8
+          FROM pg_timezone_abbrevs known WHERE known.abbrev = upper(%(zone)s));
+
+-- name: zone_samples
+-- What the server makes of the zone's local times, every half hour of the years to come: both sides in microseconds since
+-- 2000-01-01.
+SELECT (extract(epoch FROM local - timestamp '2000-01-01') * 1000000)::int8,
+       (extract(epoch FROM local AT TIME ZONE %(zone)s - timestamptz '2000-01-01 00:00:00+00') * 1000000)::int8
+  FROM generate_series(date_trunc('year', statement_timestamp() AT TIME ZONE 'UTC'),
+                       date_trunc('year', statement_timestamp() AT TIME ZONE 'UTC') + %(years)s * interval '1 year',
+                       interval '30 minutes') AS local;
+
 -- name: avoid_full_scans
 -- Makes the planner's choice between an index and a full scan a question of possibility, not of the table's size today.
 SET LOCAL enable_seqscan = off;
@@ -237,4 +266,4 @@ SET LOCAL enable_seqscan = off;
 -- The plan of the scan for due rows, as the sweep and `cdcwatch pending` run it.
 -- https://www.postgresql.org/docs/current/using-explain.html
 EXPLAIN (FORMAT JSON)
-SELECT 1 FROM {table} WHERE {is_open} AND {deadline} <= statement_timestamp() ORDER BY {deadline} LIMIT 1;
+SELECT 1 FROM {table} WHERE {is_open} AND {is_due} ORDER BY {deadline} LIMIT 1;

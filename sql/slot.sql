@@ -132,4 +132,5 @@ SELECT pg_drop_replication_slot(%(slot)s);
 -- Settings of a connection that reads changes: instants and numbers in the form that the decoders know, as the stream has
 -- them. https://www.postgresql.org/docs/current/runtime-config-client.html
 SELECT set_config('DateStyle', 'ISO', false), set_config('TimeZone', 'UTC', false),
-       set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '3', false);
+       set_config('IntervalStyle', 'postgres', false), set_config('extra_float_digits', '3', false),
+       set_config('bytea_output', 'hex', false);

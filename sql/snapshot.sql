@@ -15,4 +15,4 @@ SELECT pg_snapshot_xmin(shown)::text::bigint,
 -- Every open row with a deadline that can come: the partial index's predicate.
 SELECT {key_texts}, {deadline}, {status}, {version}
   FROM {table}
- WHERE {is_open} AND {deadline} IS NOT NULL AND {deadline} < 'infinity';
+ WHERE {is_open} AND {column} IS NOT NULL AND {column} < 'infinity';

@@ -32,6 +32,8 @@ class Orders:
         status: Column | None = STATUS,
         version: Column | None = VERSION,
         deadline: str = "expires_at",
+        deadline_type: str = "timestamp with time zone",
+        zone: str = "",
         open: tuple[str, ...] = ("pending",),  # noqa: A002
         closed_status: str = "expired",
         extra: str = "",
@@ -43,14 +45,15 @@ class Orders:
             name=name,
             oid=0,
             key=key,
-            deadline=Column(deadline, "timestamp with time zone"),
+            deadline=Column(deadline, deadline_type),
             status=status,
             version=version,
             open=frozenset(open) if status else frozenset(),
             closed_status=closed_status,
+            zone=zone,
         )
         columns = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in key]
-        columns.append(sql.SQL("{} timestamptz").format(sql.Identifier(deadline)))
+        columns.append(sql.SQL("{} {}").format(sql.Identifier(deadline), sql.SQL(deadline_type)))
         columns += [
             sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in (status, version) if c is not None
         ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from cdcwatch.columns import deadline_instant, is_due, key_text
 from cdcwatch.database import translated
 from cdcwatch.queries import query
 from cdcwatch.slot.facts import open_condition
@@ -47,12 +48,19 @@ def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit
     names = {
         "table": sql.Identifier(table.schema, table.name),
         "is_open": open_condition(table),
-        "deadline": sql.Identifier(table.deadline.name),
     }
-    keys = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key)
+    column = sql.Identifier(table.deadline.name)
+    keys = sql.SQL(", ").join(key_text(column, sql.Identifier(column.name)) for column in table.key)
     version = sql.SQL("{}::int8").format(sql.Identifier(table.version.name)) if table.version else sql.NULL
-    nearest = sql.SQL(query("look", "pending")).format(**names, key=keys, version=version, limit=limit_rows)
-    overdue = sql.SQL(query("look", "overdue")).format(**names, limit=MOST_OVERDUE_ROWS)
+    nearest = sql.SQL(query("look", "pending")).format(
+        **names,
+        column=column,
+        deadline=deadline_instant(table, column),
+        key=keys,
+        version=version,
+        limit=limit_rows,
+    )
+    overdue = sql.SQL(query("look", "overdue")).format(**names, is_due=is_due(table, column), limit=MOST_OVERDUE_ROWS)
     with translated(), connection.cursor(binary=True) as cursor:
         rows = tuple(
             PendingRow(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg import sql
 
-from cdcwatch.queries import query
+from cdcwatch.columns import after_page, deadline_instant, first_local, key_text, last_local, page_mark
+from cdcwatch.queries import expression, query
 from cdcwatch.table import key_texts
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class CloseStatements:
         """`changes`: further columns the close writes, and their SQL expressions (`close.set`)."""
         self._table = table
         self._row = identifier(table.name)
+        self._column = sql.SQL("{}.{}").format(self._row, identifier(table.deadline.name))
         keys = [sql.SQL(f"_key_{number}") for number in range(1, len(table.key) + 1)]
         parts: dict[str, sql.Composable] = {
             "table": sql.SQL("{}.{}").format(identifier(table.schema), self._row),
             "row": self._row,
-            "deadline": identifier(table.deadline.name),
+            "column": self._column,
+            "deadline": deadline_instant(table, self._column),
             "keys": _listed(keys),
             "key_arrays": _listed(
                 raw(f"%({_array(number)})s::{'' if table.has_integer_key else 'text[]::'}{escaped(column.type)}[]")
@@ -45,7 +48,7 @@ class CloseStatements:
             "changes": self._changes(changes),
             "status": self._status(),
         }
-        kept = self._closed_columns("{key}", keys, "_deadline", "_version")
+        kept = self._closed_columns("{key}", keys, "_column", "_version")
         keep = sql.SQL(query("close", "keep_closed")).format(columns=kept) if has_also else sql.SQL("")
         self.close_batch = _block("close_batch", **parts, key_outputs=self._key_outputs("{key}", keys), keep=keep)
         self.make_closed = _block(
@@ -54,15 +57,20 @@ class CloseStatements:
             table=parts["table"],
             row=self._row,
         )
+        self.page_parameter: LiteralString = "page" if table.zone else "after"
+        """Takes the mark of a page's last row, from which `next_page` goes on."""
         outputs = self._key_outputs("{row}.{column}", keys)
         self.read_again = _block("read_again", **parts, key_outputs=outputs)
-        # `-infinity` is a deadline too: only the first page may take in its lower bound.
-        self.first_page, self.next_page = (
-            _block(
-                "open_deadlines", **parts, key_outputs=outputs, after=sql.SQL(after), page_rows=sql.Literal(page_rows)
-            )
-            for after in (">=", ">")
-        )
+        page = {
+            **parts,
+            "key_outputs": outputs,
+            "page_rows": sql.Literal(page_rows),
+            "mark": page_mark(table, self._column),
+        }
+        # `-infinity` is a deadline too: only a range from the beginning may take in its lower bound.
+        self.first_of_all = _block("open_deadlines", **page, in_range=self._in_range("after", takes_in_bound=True))
+        self.first_page = _block("open_deadlines", **page, in_range=self._in_range("after"))
+        self.next_page = _block("open_deadlines", **page, in_range=self._in_range(self.page_parameter))
 
     def key_parameters(self, keys: Iterable[Key]) -> dict[str, object]:
         """The parameters of `{key_arrays}`: an array for each key column."""
@@ -87,14 +95,27 @@ class CloseStatements:
         )
 
     def _key_outputs(self, place: LiteralString, keys: Sequence[sql.SQL]) -> sql.Composed:
-        """The key's texts as the stream has them: a cast cuts off the blanks of char(n), format() shortens booleans."""
+        """The keys, and their texts as the stream has them where the key isn't one integer."""
         if self._table.has_integer_key:
             return self._each_key(place, keys)
-        return sql.SQL(", ").join(
-            sql.SQL("{}::text" if column.type == "boolean" else "format('%%s', {})").format(
-                sql.SQL(place).format(row=self._row, column=identifier(column.name), key=key)
-            )
+        return _listed(
+            key_text(column, sql.SQL(place).format(row=self._row, column=identifier(column.name), key=key))
             for column, key in zip(self._table.key, keys, strict=True)
+        )
+
+    def _in_range(self, begin: LiteralString, *, takes_in_bound: bool = False) -> sql.Composable:
+        """From the parameter `begin`, an instant (`after`) or a local time (`page`), to the instant `through`."""
+        table, is_first = self._table, begin == "after"
+        at, after = sql.SQL(f"%({begin})s::timestamptz"), sql.SQL(">=" if takes_in_bound else ">")
+        if not table.zone:
+            return sql.SQL(expression("close", "between_instants")).format(column=self._column, after=after, first=at)
+        return sql.SQL(expression("close", "between_local_times")).format(
+            column=self._column,
+            after=sql.SQL(">=" if is_first else ">"),
+            first=first_local(table, at) if is_first else after_page(table, at),
+            last=last_local(table, sql.SQL("%(through)s::timestamptz")),
+            deadline=deadline_instant(table, self._column),
+            after_exactly=after,
         )
 
     def _version(self) -> sql.Composable:
@@ -134,9 +155,8 @@ class CloseStatements:
             sql.SQL(f"{key} AS {{column}}").format(row=self._row, column=identifier(column.name), key=name)
             for column, name in zip(self._table.key, keys, strict=True)
         ]
-        own = identifier(self._table.deadline.name)
-        source = sql.SQL("{}.{}").format(self._row, own) if deadline is None else sql.SQL(deadline)
-        columns.append(sql.SQL("{} AS {}").format(source, own))
+        source = self._column if deadline is None else sql.SQL(deadline)
+        columns.append(sql.SQL("{} AS {}").format(source, identifier(self._table.deadline.name)))
         if self._table.version is not None:
             columns.append(sql.SQL("{} AS version").format(self._version() if version is None else sql.SQL(version)))
         return _listed(columns)

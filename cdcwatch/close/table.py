@@ -22,6 +22,10 @@ class Table(Protocol):
     another CdcwatchError when no retry is likely to help.
     """
 
+    @property
+    def disorder_us(self) -> int:
+        """How far `open_deadlines` may be from the order of the deadlines."""
+
     def connect(self) -> None:
         """Connects; nothing when connected."""
 

@@ -17,7 +17,7 @@ from cdcwatch.close.statements import CloseStatements
 from cdcwatch.database import Instant, connect, explain
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.errors import UnavailableError
-from cdcwatch.instant import NEGATIVE_INFINITY_US
+from cdcwatch.instant import DAY_US, FIRST_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
 from cdcwatch.table import canonical_key
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from cdcwatch.table import Key, WatchedTable
 
 PAGE_ROWS: Final = 20_000
+DISORDER_US: Final = 2 * DAY_US
+"""More than any zone has ever put back its clocks."""
 # Loading holds the agenda's lock for a chunk, during which no order can be taken: about two milliseconds.
 _CHUNK_ROWS: Final = 2_000
 # The statements that one batch may cost when orders in it fail: enough to single out 1 in 20 of 500. Bounded, so that
@@ -67,6 +69,11 @@ class PostgresTable:
         self._answer_timeout_s = answer_timeout_s
         self._statements = CloseStatements(table, changes=changes or {}, has_also=bool(self._also), page_rows=page_rows)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    @property
+    def disorder_us(self) -> int:
+        """Pages of local times go by the clocks of the zone, which are put back at times."""
+        return DISORDER_US if self._table.zone else 0
 
     def connect(self) -> None:
         """Connects; nothing when connected. UnavailableError, ConfigurationError or PreconditionError."""
@@ -132,19 +139,23 @@ class PostgresTable:
 
         Pages by deadline: no transaction stays open, however slowly they are taken in.
         """
-        statement = self._statements.first_page if after_us is None else self._statements.next_page
-        after_us = NEGATIVE_INFINITY_US if after_us is None else after_us
+        if after_us is None or (after_us < FIRST_US + DAY_US * 2 and self._table.zone):
+            # No local time stands a day before the calendar begins.
+            statement, after_us = self._statements.first_of_all, NEGATIVE_INFINITY_US
+        else:
+            statement = self._statements.first_page
+        bounds = {"after": Instant(after_us), "through": Instant(through_us)}
         while True:
-            rows = self._rows(statement, {"after": Instant(after_us), "through": Instant(through_us)})
+            rows = self._rows(statement, bounds)
             for start in range(0, len(rows), _CHUNK_ROWS):
                 yield [
-                    Due(self._key(row), row[-2], row[-1])  # key columns, deadline, version
+                    Due(self._key(row), row[-3], row[-2])  # key columns, deadline, version, mark
                     for row in rows[start : start + _CHUNK_ROWS]
                 ]
             if len(rows) < self._page_rows:
                 return
             statement = self._statements.next_page
-            after_us = rows[-1][-2]
+            bounds[self._statements.page_parameter] = Instant(rows[-1][-1])
 
     def _close(self, batch: Sequence[Due]) -> list[Closed]:
         """One statement, or one transaction with `also`. Raises psycopg's errors."""

@@ -171,7 +171,8 @@ class Window:
         after_us, through_us = self._unread
         for chunk in self._table.open_deadlines(after_us, through_us):
             window_end_us = self._agenda.load(chunk)
-            last_us = chunk[-1].deadline_us
+            # All before this was read: deadlines without time zone come in the order of their local times.
+            last_us = max(NEGATIVE_INFINITY_US, chunk[-1].deadline_us - self._table.disorder_us)
             self._unread = Range(last_us - 1 if last_us > NEGATIVE_INFINITY_US else None, through_us)
             if window_end_us < last_us:
                 # No room: the window was pulled back, and what lies beyond is read when it is extended again.

@@ -82,4 +82,4 @@ class Decoder(Protocol):
 
 def is_filled_up(column: Column | None) -> bool:
     """Whether the column's text ends in blanks that mean nothing: char(n), which a cast to text cuts off."""
-    return column is not None and column.type.partition("(")[0] in {"character", "bpchar"}
+    return column is not None and column.kind in {"character", "bpchar"}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up
 from cdcwatch.errors import DecodeError
-from cdcwatch.instant import parse_instant
+from cdcwatch.instant import DAY_US, INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.table import canonical_key
+from cdcwatch.zone import Zone, deadline_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ _OID: Final = struct.Struct("!I")
 _COLUMN_COUNT: Final = struct.Struct("!h")
 _RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, behind the name
 _TRUNCATE: Final = struct.Struct("!IB")
+_INT8: Final = struct.Struct("!q")
+_INT4: Final = struct.Struct("!i")
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
@@ -35,7 +38,8 @@ _UNCHANGED_VALUE: Final = object()
 _MOST_STATUSES: Final = 1000
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
-_TIMESTAMPTZ: Final = 1184
+_DEADLINE_OIDS: Final = {"timestamp with time zone": 1184, "timestamp without time zone": 1114, "date": 1082}
+_INFINITE_DAYS: Final = {2**31 - 1: INFINITY_US, -(2**31): NEGATIVE_INFINITY_US}
 _BOOLEAN: Final = 16
 _INTEGERS: Final = frozenset({20, 21, 23})
 _TEXTS: Final = frozenset({25, 1042, 1043})
@@ -50,15 +54,15 @@ _BINARY_TYPES: Final = frozenset(
         "character",
         "uuid",
         "boolean",
-        "timestamp with time zone",
     }
 )
 
 
 def speaks_binary(table: WatchedTable) -> bool:
     """Whether each watched column's binary form is one that we read; else the stream is in text."""
-    columns = [*table.key, table.deadline, table.status, table.version]
-    return all(column.type.partition("(")[0] in _BINARY_TYPES for column in columns if column is not None)
+    columns = [*table.key, table.status, table.version]
+    # A deadline's is read for each of its types; a domain has an OID of its own, by which the stream tells its type.
+    return all(column.kind in _BINARY_TYPES and not column.base for column in columns if column is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class PgoutputDecoder:
         self._table, self._publication, self._binary = table, publication, binary
         self._integer_key = table.has_integer_key
         self._is_status_filled_up = is_filled_up(table.status)
+        self._deadline_oid = _DEADLINE_OIDS[table.deadline.kind]
+        self._is_binary_instant = binary and not table.zone
+        self._instant_of = _local_reader(table) if binary and table.zone else _text_reader(table)
         self._layouts: dict[int, _Layout] = {}
         self._statuses: dict[bytes, str] = {}
         self._readers: dict[int, Callable[[bytes], Message | None]] = {
@@ -111,7 +118,7 @@ class PgoutputDecoder:
         data = bytes(payload)
         try:
             return self._readers[data[0]](data)
-        except (ValueError, KeyError, IndexError, struct.error) as error:
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
             # The kind of error only: the text of it may quote the row.
             kind = type(error).__name__
             raise DecodeError(f"pgoutput sent a message that can't be read ({kind})", remedy=_REMEDY) from None
@@ -199,7 +206,7 @@ class PgoutputDecoder:
             return Change(UPDATE, key, new, None, None if old_key == key else old_key)
         if old_values is None:
             # None of the identity's columns changed.
-            return Change(UPDATE, key, new, Row(new.deadline_us, new.status, None))
+            return Change(UPDATE, key, new, new if layout.logs_version else Row(new.deadline_us, new.status, None))
         old_key = self._key_of(old_values, layout)
         return Change(UPDATE, key, new, self._old_row(old_values, layout), None if old_key == key else old_key)
 
@@ -238,11 +245,13 @@ class PgoutputDecoder:
     def _instant(self, value: Any, type_oid: int) -> int | None:
         if value is None:
             return None
-        if type_oid != _TIMESTAMPTZ:
+        if type_oid != self._deadline_oid:
             raise DecodeError(
-                "the deadline column is no timestamptz any more", remedy="see `cdcwatch check`, and start again"
+                f"the deadline column is no {self._table.deadline.type} any more",
+                remedy="see `cdcwatch check`, and start again",
             )
-        return int.from_bytes(value, "big", signed=True) if self._binary else parse_instant(value.decode())
+        instant_us: int = _INT8.unpack(value)[0] if self._is_binary_instant else self._instant_of(value)
+        return instant_us
 
     def _version(self, value: Any) -> int | None:
         return None if value is None else _integer(value, binary=self._binary)
@@ -276,6 +285,28 @@ class PgoutputDecoder:
 
 def _nothing(_data: bytes) -> None:
     """What says nothing about orders."""
+
+
+def _text_reader(table: WatchedTable) -> Callable[[bytes], int]:
+    parse = deadline_parser(table)
+    return lambda value: parse(value.decode())
+
+
+def _local_reader(table: WatchedTable) -> Callable[[bytes], int]:
+    """A timestamp or a date in binary: microseconds or days since 2000 by the zone's clocks.
+
+    https://www.postgresql.org/docs/current/datatype-datetime.html
+    """
+    instant_us = Zone(table.zone).instant_us
+    if table.deadline.kind != "date":
+        return lambda value: instant_us(_INT8.unpack(value)[0])
+
+    def of_date(value: bytes) -> int:
+        days = _INT4.unpack(value)[0]
+        infinite_us = _INFINITE_DAYS.get(days)
+        return instant_us(days * DAY_US) if infinite_us is None else infinite_us
+
+    return of_date
 
 
 def _name(data: bytes, at: int) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.table import Key, WatchedTable, canonical_key
+from cdcwatch.zone import deadline_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,10 @@ class Wal2JsonDecoder:
         self._schema, self._name = table.schema, table.name
         self._key = tuple(column.name for column in table.key)
         self._integer_key = table.has_integer_key
+        # It writes bytea without the mark that tells hex from other text.
+        self._marks = tuple("\\x" if column.type == "bytea" else "" for column in table.key)
         self._deadline = table.deadline.name
+        self._instant = deadline_parser(table)
         self._status = table.status.name if table.status else None
         self._is_status_filled_up = is_filled_up(table.status)
         self._version = table.version.name if table.version else None
@@ -57,7 +61,8 @@ class Wal2JsonDecoder:
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
         self._boundaries = Boundaries()
-        self._cutter = Cutter(table) if table.has_integer_key and table.status and table.version else None
+        is_usual = table.has_integer_key and table.status and table.version and not table.zone
+        self._cutter = Cutter(table) if is_usual else None
 
     def options(self) -> Mapping[str, str]:
         """Asks for the watched table only. Empty transactions still come, as Begin and Commit: they move positions."""
@@ -119,7 +124,9 @@ class Wal2JsonDecoder:
     def _key_of(self, values: Mapping[str, Any]) -> Key:
         if self._integer_key:
             return _integer(values[self._key[0]])
-        return canonical_key([_text(values[name]) for name in self._key], integer=False)
+        return canonical_key(
+            [mark + _text(values[name]) for name, mark in zip(self._key, self._marks, strict=True)], integer=False
+        )
 
     def _row(self, values: Mapping[str, Any]) -> Row:
         deadline = values.get(self._deadline, _ABSENT)
@@ -130,7 +137,7 @@ class Wal2JsonDecoder:
             )
         status = values[self._status] if self._status else None
         return Row(
-            None if deadline is None else parse_instant(deadline),
+            None if deadline is None else self._instant(deadline),
             status if status is None else self._status_text(status),
             _version(values[self._version]) if self._version else None,
         )
@@ -146,7 +153,7 @@ class Wal2JsonDecoder:
         if deadline is _ABSENT or status is _ABSENT:
             return None
         return Row(
-            None if deadline is None else parse_instant(deadline),
+            None if deadline is None else self._instant(deadline),
             status if status is None else self._status_text(status),
             _version(identity.get(self._version)) if self._version else None,
         )

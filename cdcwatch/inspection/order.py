@@ -9,6 +9,7 @@ import orjson
 import psycopg
 from psycopg import sql
 
+from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import connect, translated
 from cdcwatch.errors import CdcwatchError, ConfigurationError
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
@@ -113,16 +114,18 @@ def _read(
         for text, column in zip(texts, table.key, strict=True)
     ]
     names = [sql.Identifier(column.name) for column in table.key]
-    as_text = sql.SQL(", ")
+    listed = sql.SQL(", ")
     canonical = sql.SQL(query("look", "canonical_key")).format(
-        key=as_text.join(sql.SQL("({})::text").format(value) for value in given)
+        key=listed.join(
+            key_text(column, sql.SQL("({})").format(value)) for column, value in zip(table.key, given, strict=True)
+        )
     )
     order = sql.SQL(query("look", "order")).format(
-        deadline=sql.Identifier(table.deadline.name),
+        deadline=deadline_instant(table, sql.Identifier(table.deadline.name)),
         status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else sql.NULL,
         version=sql.SQL("{}::int8").format(sql.Identifier(table.version.name)) if table.version else sql.NULL,
         is_open=sql.SQL("coalesce({}, false)").format(open_condition(table)),
-        key=as_text.join(sql.SQL("{}::text").format(name) for name in names),
+        key=listed.join(key_text(column, name) for column, name in zip(table.key, names, strict=True)),
         table=sql.Identifier(table.schema, table.name),
         same_key=sql.SQL(" AND ").join(
             sql.SQL("{} = {}").format(name, value) for name, value in zip(names, given, strict=True)

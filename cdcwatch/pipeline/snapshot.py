@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import connect, translated
 from cdcwatch.deadline.event import Event, Stamp
 from cdcwatch.deadline.position import SnapshotVisibility
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.deadline.event import EventEncoder
     from cdcwatch.deadline.rule import DeadlineRule
-    from cdcwatch.table import Column, WatchedTable
+    from cdcwatch.table import WatchedTable
 
 _FETCH_ROWS: Final = 5000
 
@@ -64,11 +65,12 @@ def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int) -> Iterator[Snapshot
 
 def open_rows(table: WatchedTable) -> sql.Composed:
     """The query for every open row that has a deadline."""
-    name = table.deadline.name
+    deadline = sql.Identifier(table.deadline.name)
     nothing = sql.SQL("NULL")
     return sql.SQL(query("snapshot", "open_rows")).format(
-        key_texts=sql.SQL(", ").join(map(_as_streamed, table.key)),
-        deadline=sql.Identifier(name),
+        key_texts=sql.SQL(", ").join(key_text(column, sql.Identifier(column.name)) for column in table.key),
+        column=deadline,
+        deadline=deadline_instant(table, deadline),
         status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else nothing,
         version=sql.SQL("{}::bigint").format(sql.Identifier(table.version.name)) if table.version else nothing,
         table=sql.Identifier(table.schema, table.name),
@@ -78,9 +80,3 @@ def open_rows(table: WatchedTable) -> sql.Composed:
         if table.status
         else sql.SQL("true"),
     )
-
-
-def _as_streamed(column: Column) -> sql.Composed:
-    """A key column's text as the stream has it: a cast would cut off the blanks of char(n)."""
-    form = "{}::text" if column.type == "boolean" else "format('%s', {})"
-    return sql.SQL(form).format(sql.Identifier(column.name))

@@ -15,6 +15,7 @@ from cdcwatch.database import translated
 from cdcwatch.errors import ConfigurationError, PreconditionError
 from cdcwatch.queries import query
 from cdcwatch.slot.partitions import Partition, require_whole
+from cdcwatch.slot.zones import require_instants, require_zone
 from cdcwatch.table import INTEGER_TYPES, Column, WatchedTable
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class _CatalogColumn:
     name: str
     sql_name: str
     type: str
-    is_timestamptz: bool
+    base: str
+    """Of a domain, the type that it comes down to; else empty."""
+    time_kind: str
+    """timestamptz, timestamp or date; empty for other types."""
     is_not_null: bool
     generated: str
     """Empty, s(tored) or v(irtual)."""
@@ -144,6 +148,8 @@ def read_table(connection: psycopg.Connection[Any], settings: Settings) -> Table
         if relation.kind == "p":
             with connection.cursor(row_factory=class_row(Partition)) as cursor:
                 leaves = tuple(cursor.execute(query("preflight", "partitions"), of_table))
+        if settings.table.time_zone:
+            require_zone(connection, settings.table.time_zone)
     facts = _watchable(schema, name, relation, columns, indexes, settings)
     if leaves is not None:
         require_whole(facts.sql_name, leaves, relation.identity, facts.identity_columns)
@@ -188,12 +194,7 @@ def _watchable(
     deadline = _column(table, "deadline", settled.deadline, columns)
     status = _column(table, "status", settled.status, columns) if settled.status else None
     version = _column(table, "version", settled.version, columns) if settled.version else None
-    if not deadline.is_timestamptz:
-        raise PreconditionError(
-            f"column {deadline.sql_name} of {table} is {deadline.type}: a deadline must be a timestamptz",
-            remedy=f"ALTER TABLE {table} ALTER COLUMN {deadline.sql_name} TYPE timestamptz (rewrites the table),"
-            " or name another column in table.deadline",
-        )
+    require_instants(table, deadline.sql_name, deadline.type, deadline.time_kind, settled.time_zone)
     if version is not None and version.type not in INTEGER_TYPES:
         raise PreconditionError(
             f"column {version.sql_name} of {table} is {version.type}: a version is a number that each change counts up",
@@ -219,6 +220,7 @@ def _watchable(
         closed_status=settings.close.status,
         identity=relation.identity,
         columns=tuple(_plain(column) for column in columns.values()),
+        zone="" if deadline.time_kind == "timestamptz" else settled.time_zone,
     )
     facts = TableFacts(
         watched,
@@ -233,7 +235,7 @@ def _watchable(
 
 
 def _plain(column: _CatalogColumn) -> Column:
-    return Column(column.name, column.type)
+    return Column(column.name, column.type, column.base)
 
 
 def _column(table: str, role: str, name: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:

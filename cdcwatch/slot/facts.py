@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
+from cdcwatch.columns import is_due
 from cdcwatch.database import translated
 from cdcwatch.errors import PreconditionError
 from cdcwatch.queries import query
@@ -21,6 +22,7 @@ from cdcwatch.slot.publication import PublicationFacts, may_publish, read_public
 from cdcwatch.slot.status import SlotStatus, read_status
 from cdcwatch.slot.statuses import StatusFacts, read_statuses
 from cdcwatch.slot.surroundings import Surroundings, read_surroundings
+from cdcwatch.slot.zones import first_disagreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,6 +122,8 @@ class Facts:
     invalid_indexes: tuple[str, ...] = ()
     statuses: StatusFacts | None = None
     """None without a status column, or without the right to look."""
+    zone_disagreement: str | None = None
+    """The first local time that the server's zone data and ours read differently."""
     publication: PublicationFacts | None = None
     may_publish: bool = False
     surroundings: Surroundings | None = None
@@ -203,6 +207,7 @@ def _of_table(connection: psycopg.Connection[Any], facts: Facts, table: TableFac
         invalid_indexes=tuple(
             name for (name,) in connection.execute(query("preflight", "invalid_indexes"), {"oid": watched.oid})
         ),
+        zone_disagreement=first_disagreement(connection, watched),
         publication=read_publication(connection, table, settings) if is_published else None,
         may_publish=is_published and may_publish(connection, table),
     )
@@ -257,18 +262,20 @@ def _rights(connection: psycopg.Connection[Any], table: WatchedTable, settings: 
 
 def _due_index(connection: psycopg.Connection[Any], table: TableFacts) -> str:
     """Asks the planner, which alone knows what implies an index's condition."""
+    deadline = sql.Identifier(table.watched.deadline.name)
     statement = sql.SQL(query("preflight", "explain_due")).format(
         table=sql.Identifier(table.watched.schema, table.watched.name),
         is_open=open_condition(table.watched),
-        deadline=sql.Identifier(table.watched.deadline.name),
+        deadline=deadline,
+        is_due=is_due(table.watched, deadline),
     )
     with connection.transaction():
         connection.execute(query("preflight", "avoid_full_scans"))
         row = connection.execute(statement).fetchone()
-    deadline = table.sql_columns[table.watched.deadline.name]
+    name = table.sql_columns[table.watched.deadline.name]
     found = ""
     for node in _nodes(row[0][0]["Plan"] if row else {}):
-        if deadline in node.get("Index Cond", ""):
+        if name in node.get("Index Cond", ""):
             found = found or str(node["Index Name"])
         elif "Relation Name" in node and node["Node Type"] != "Bitmap Heap Scan":
             return ""  # a partition that is read in full

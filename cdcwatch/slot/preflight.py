@@ -79,6 +79,7 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     server_checks.plugin,
     table_checks.table,
     table_checks.columns,
+    table_checks.time_zone,
     table_checks.version,
     table_checks.identity,
     table_checks.status,

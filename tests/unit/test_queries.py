@@ -12,6 +12,7 @@ from cdcwatch.queries import query, script
 
 PACKAGE = Path(cdcwatch.__file__).parent
 SQL = PACKAGE.parent / "sql"
+READERS = {"query", "expression"}
 SCRIPTS = {"install"}  # for psql: no blocks
 
 
@@ -25,7 +26,7 @@ def _named() -> list[tuple[str, str]]:
 
 
 def _used() -> set[tuple[str, str]]:
-    """The literals of `query("file", "name")`; a name chosen at run time counts by every literal in its module."""
+    """The literals of `query("file", "name")` and `expression(…)`; a name chosen at run time counts by every literal in its module."""
     used: set[tuple[str, str]] = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -33,7 +34,7 @@ def _used() -> set[tuple[str, str]]:
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         for call in ast.walk(tree):
-            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "query":
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] not in READERS:
                 continue
             file, name = (argument.value if isinstance(argument, ast.Constant) else None for argument in call.args)
             if isinstance(file, str):
@@ -56,7 +57,7 @@ def test_every_used_block_exists_and_is_described() -> None:
             assert query(file, name).startswith("-- "), f"{file}.{name} has no description"
     for path in PACKAGE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "query":
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in READERS:
                 literals = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
                 if len(literals) == 2:
                     assert tuple(literals) in named, f"{path.name}: no block {literals}"

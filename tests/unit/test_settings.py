@@ -48,6 +48,17 @@ def test_unknown_keys_are_errors(text: str, tmp_path: Path) -> None:
         _load(text, tmp_path)
 
 
+@pytest.mark.parametrize("zone", ["Europe/Atlantis", "europe/amsterdam", "/etc/passwd", "../UTC", "Europe", "+02", " "])
+def test_an_unknown_time_zone_is_an_error(zone: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"table\.time_zone") as caught:
+        _load(f'[table]\ntime_zone = "{zone}"\n', tmp_path)
+    assert "Europe/Amsterdam" in caught.value.remedy
+
+
+def test_a_known_time_zone_is_kept(tmp_path: Path) -> None:
+    assert _load('[table]\ntime_zone = "America/New_York"\n', tmp_path).table.time_zone == "America/New_York"
+
+
 @pytest.mark.parametrize("name", ["CDCWATCH_SLOT__NMAE", "CDCWATCH_SLOTS__NAME", "CDCWATCH_CLOSE__CLAIM__URLL"])
 def test_unknown_keys_of_the_environment_are_errors_and_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
