@@ -21,6 +21,7 @@ _KEY_FORMS: Final[dict[str, LiteralString]] = {
     "timestamp without time zone": "date_key",
     "timestamp with time zone": "timestamptz_key",
     "bytea": "bytea_key",
+    "boolean": "boolean_key",
 }
 _SLACK_DAYS: Final = 1
 _NOW: Final = sql.SQL("statement_timestamp()")
@@ -28,9 +29,7 @@ _NOW: Final = sql.SQL("statement_timestamp()")
 
 def key_text(column: Column, place: sql.Composable) -> sql.Composable:
     """The text of a key column at `place`, as both output plugins send it: `cdcwatch.table.canonical_key` takes it."""
-    # A domain over boolean writes itself as booleans do: with a letter.
-    form = "boolean_key" if column.type == "boolean" else _KEY_FORMS.get(column.kind, "plain_key")
-    return sql.SQL(expression("columns", form)).format(column=place)
+    return sql.SQL(expression("columns", _KEY_FORMS.get(column.kind, "plain_key"))).format(column=place)
 
 
 def deadline_instant(table: WatchedTable, place: sql.Composable) -> sql.Composable:

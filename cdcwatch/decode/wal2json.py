@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdcwatch.decode.change import Message
+    from cdcwatch.table import Column
 
 _ABSENT: Final = object()
+_WORDS: Final = {"t": "true", "f": "false"}
 _LONGEST_INTEGER: Final = len("-9223372036854775808")
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
@@ -48,21 +50,20 @@ class Wal2JsonDecoder:
 
     def __init__(self, table: WatchedTable) -> None:
         self._schema, self._name = table.schema, table.name
-        self._key = tuple(column.name for column in table.key)
+        self._key = tuple((column.name, _reader(column)) for column in table.key)
         self._integer_key = table.has_integer_key
-        # It writes bytea without the mark that tells hex from other text.
-        self._marks = tuple("\\x" if column.type == "bytea" else "" for column in table.key)
         self._deadline = table.deadline.name
         self._instant = deadline_parser(table)
         self._status = table.status.name if table.status else None
+        self._status_word = _reader(table.status) if table.status else _text
         self._is_status_filled_up = is_filled_up(table.status)
         self._version = table.version.name if table.version else None
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
         self._boundaries = Boundaries()
-        is_usual = table.has_integer_key and table.status and table.version and not table.zone
-        self._cutter = Cutter(table) if is_usual else None
+        is_usual = table.has_integer_key and self._status_word is _text and not table.zone
+        self._cutter = Cutter(table) if is_usual and table.status and table.version else None
 
     def options(self) -> Mapping[str, str]:
         """Asks for the watched table only. Empty transactions still come, as Begin and Commit: they move positions."""
@@ -123,10 +124,8 @@ class Wal2JsonDecoder:
 
     def _key_of(self, values: Mapping[str, Any]) -> Key:
         if self._integer_key:
-            return _integer(values[self._key[0]])
-        return canonical_key(
-            [mark + _text(values[name]) for name, mark in zip(self._key, self._marks, strict=True)], integer=False
-        )
+            return _integer(values[self._key[0][0]])
+        return canonical_key([read(values[name]) for name, read in self._key], integer=False)
 
     def _row(self, values: Mapping[str, Any]) -> Row:
         deadline = values.get(self._deadline, _ABSENT)
@@ -143,7 +142,7 @@ class Wal2JsonDecoder:
         )
 
     def _status_text(self, status: Any) -> str:
-        text = _text(status)
+        text = self._status_word(status)
         return text.rstrip(" ") if self._is_status_filled_up else text
 
     def _old_row(self, identity: Mapping[str, Any]) -> Row | None:
@@ -161,6 +160,23 @@ class Wal2JsonDecoder:
 
 def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {column["name"]: column["value"] for column in columns}
+
+
+def _reader(column: Column) -> Callable[[Any], str]:
+    """Reads a key or status column's text: as `cdcwatch.columns.key_text` has it."""
+    if column.type == "bytea":
+        return _hex
+    return _word if column.base and column.kind == "boolean" else _text
+
+
+def _hex(value: Any) -> str:
+    """Bytes, of which it leaves out the mark that tells hex from other text."""
+    return f"\\x{_text(value)}"
+
+
+def _word(value: Any) -> str:
+    """A domain over boolean, which it writes as a text of one letter."""
+    return _WORDS[value]
 
 
 def _text(value: Any) -> str:

@@ -272,6 +272,12 @@ def _key(
             f"key columns of {table} may be NULL: {', '.join(nullable)}",
             remedy="; ".join(f"ALTER TABLE {table} ALTER COLUMN {column} SET NOT NULL" for column in nullable),
         )
+    arrays = [column.sql_name for column in key if (column.base or column.type).endswith("[]")]
+    if arrays:
+        raise PreconditionError(
+            f"key columns of {table} are arrays: {', '.join(arrays)}",
+            remedy="name other unique columns in table.key",
+        )
     if not any(set(index.columns) <= {column.name for column in key} for index in indexes):
         raise PreconditionError(
             f"nothing keeps the key ({listed}) of {table} unique",

@@ -116,6 +116,7 @@ def test_without_status_and_version(database: Database) -> None:
         (ORDERS.replace("timestamptz", "date"), "or a timestamp or date with table.time_zone", "table.time_zone"),
         (ORDERS.replace("timestamptz", "text"), "is text: a deadline must be", "TYPE timestamptz"),
         (ORDERS.replace("timestamptz", "date"), "is date: a deadline must be a timestamptz", "TYPE timestamptz"),
+        (ORDERS.replace("id bigint", "id bigint[]"), "key columns of public.orders are arrays: id", "table.key"),
         (
             ORDERS.replace("version int NOT NULL DEFAULT 0", "version text"),
             "is text: a version is a number",
