@@ -16,9 +16,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcwatch.deadline.position import Position
-from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.progress import Progress, SnapshotMark
-from cdcwatch.lsn import format_lsn
 from cdcwatch.slot.protocol import KEEPALIVE, XLOG_DATA, XLOG_DATA_HEADER_BYTES, parse_keepalive
 
 if TYPE_CHECKING:
@@ -307,37 +306,3 @@ class Follower:
         if self._outbox.flush_lsn > self._sent_flush_lsn:
             due_s.append(self._status_s + _FLUSH_STATUS_INTERVAL_S)
         return min(max(0.0, min(due_s) - now_s), 1.0)
-
-
-def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:
-    """PreconditionError when the slot no longer holds what comes after our events.
-
-    `server_lsn`: where the server's WAL ends.
-
-    Nothing is confirmed before the progress record says so: a slot that stands beyond it was made anew or moved.
-    """
-    if progress is None:
-        return
-    remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
-    if progress.gap is not None:
-        raise PreconditionError(f"events may be missing: {progress.gap}", remedy=remedy)
-    if progress.origin.system_identifier != origin.system_identifier:
-        raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
-    if progress.origin.timeline != origin.timeline:
-        raise PreconditionError(
-            f"the topic's progress is of timeline {progress.origin.timeline}, and the server is on {origin.timeline}:"
-            " it was promoted or restored, and may lack what the topic holds",
-            remedy=remedy,
-        )
-    if progress.position.end_lsn > server_lsn:
-        raise PreconditionError(
-            f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"
-            f" {format_lsn(server_lsn)}: it was restored from an older copy",
-            remedy=remedy,
-        )
-    if facts.confirmed_flush_lsn > progress.position.end_lsn:
-        raise PreconditionError(
-            f"the slot stands at {format_lsn(facts.confirmed_flush_lsn)}, beyond the last event in the topic"
-            f" ({format_lsn(progress.position.end_lsn)}): changes between the two are lost to it",
-            remedy=remedy,
-        )

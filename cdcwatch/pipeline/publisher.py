@@ -47,6 +47,7 @@ class Publisher(threading.Thread):
         self._sink, self._outbox = sink, outbox
         self._begin, self._owns_slot, self._failed, self._failing = begin, owns_slot, failed, failing
         self._stop_requested = threading.Event()
+        self._backoff = Backoff(first_s=0.2, most_s=5.0)
         self._begun = False
         self.is_open = False
         self.reopen_count = 0
@@ -58,27 +59,35 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         """Until the outbox is closed and drained, or failed."""
-        backoff = Backoff(first_s=0.2, most_s=5.0)
-        while not self._outbox.is_drained:
-            try:
+        while (wait_s := self.step(_IDLE_WAIT_S)) is not None:
+            if wait_s:
+                self._stop_requested.wait(wait_s)
+
+    def step(self, idle_wait_s: float) -> float | None:
+        """Opens the sink, or publishes what is there; with nothing to do it waits for so long at most.
+
+        Seconds to wait before the next step. None: it has ended.
+        """
+        if self._outbox.is_drained or (self._stop_requested.is_set() and not self._begun):
+            self.is_open = False
+            self._sink.close()
+            return None
+        try:
+            if not self.is_open:
                 self._open()
-                backoff.reset()
-                self._publish()
-            except FencedError as error:
-                if not self._owned_still():
-                    self._failed(error)
-                    return
-                self._wait(error, backoff)
-            except UnavailableError as error:
-                self._wait(error, backoff)
-            except CdcwatchError as error:
-                self._failed(error)
-                return
-            finally:
-                self.is_open = False
-            if self._stop_requested.is_set() and not self._begun:
-                return
-        self._sink.close()
+                self._backoff.reset()
+            self._publish(idle_wait_s)
+        except FencedError as error:
+            if self._owned_still():
+                return self._fail(error)
+            self._give_up(error)
+            return None
+        except UnavailableError as error:
+            return self._fail(error)
+        except CdcwatchError as error:
+            self._give_up(error)
+            return None
+        return 0.0
 
     def _open(self) -> None:
         progress = self._sink.open()
@@ -92,15 +101,15 @@ class Publisher(threading.Thread):
         self.last_error = None
         _log.info("publisher: the sink is open")
 
-    def _publish(self) -> None:
+    def _publish(self, idle_wait_s: float) -> None:
         outbox, sink = self._outbox, self._sink
-        while not outbox.is_drained:
-            batches = outbox.take(TRANSACTION_EVENTS, _IDLE_WAIT_S if outbox.is_idle else _REPORT_WAIT_S)
-            if batches:
-                sink.publish(batches)
-            acknowledged = sink.acknowledged()
-            if acknowledged:
-                outbox.acknowledge(acknowledged)
+        wait_s = idle_wait_s if outbox.is_idle else min(idle_wait_s, _REPORT_WAIT_S)
+        batches = outbox.take(TRANSACTION_EVENTS, wait_s)
+        if batches:
+            sink.publish(batches)
+        acknowledged = sink.acknowledged()
+        if acknowledged:
+            outbox.acknowledge(acknowledged)
 
     def _owned_still(self) -> bool:
         try:
@@ -108,12 +117,17 @@ class Publisher(threading.Thread):
         except UnavailableError:
             return True  # nobody can have taken it from a server that is away; the next attempt asks again
 
-    def _wait(self, error: CdcwatchError, backoff: Backoff) -> None:
-        wait_s = backoff.next_s()
+    def _fail(self, error: CdcwatchError) -> float:
+        wait_s = self._backoff.next_s()
+        self.is_open = False
         self.reopen_count += 1
         self.last_error = str(error)
         self._outbox.is_sink_failing = True
         self._failing()
         _log.warning("publisher: %s; again in %.1f s", error, wait_s)
         self._sink.close()
-        self._stop_requested.wait(wait_s)
+        return wait_s
+
+    def _give_up(self, error: CdcwatchError) -> None:
+        self.is_open = False
+        self._failed(error)

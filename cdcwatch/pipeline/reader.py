@@ -7,12 +7,14 @@ import select
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
-from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart, require_no_gap
+from cdcwatch.pipeline.beginning import require_no_gap
+from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
 from cdcwatch.slot.stream import SlotBusyError
 
 if TYPE_CHECKING:
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from cdcwatch.deadline.derivation import Derivation
     from cdcwatch.decode.change import Decoder
     from cdcwatch.handoff.outbox import Outbox
-    from cdcwatch.handoff.progress import SnapshotMark
     from cdcwatch.pipeline.follower import ReadingObserver, ScheduleFeed
-    from cdcwatch.slot.stream import Slot, SlotFacts, SlotStream
+    from cdcwatch.slot.stream import Holder, Slot, SlotFacts, SlotStream
 
 _STANDBY_POLL_S: Final = 1.0
 _STOP_POLL_S: Final = 0.05
@@ -67,6 +68,16 @@ class Waker:
         self._theirs.close()
 
 
+@dataclass(slots=True)
+class _Following:
+    """A connection that streams."""
+
+    stream: SlotStream
+    state: ReadingState
+    follower: Follower
+    stepped_s: float = 0.0
+
+
 class Reader(threading.Thread):
     """Owns the slot while it runs. `failed` is called with an error that no retry mends."""
 
@@ -96,6 +107,9 @@ class Reader(threading.Thread):
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
         self._stop_requested, self._abandoned = threading.Event(), threading.Event()
+        self._following: _Following | None = None
+        self._backoff = Backoff(first_s=0.1, most_s=5.0)
+        self._announced: Holder | None = None
         self._gap: str | None = None
         self._begin_lsn = 0  # where the slot stood when it was taken
         self.reconnect_count = 0
@@ -122,11 +136,12 @@ class Reader(threading.Thread):
         """What the server was told last."""
         return self._state.confirmed_lsn if self._state else 0
 
-    def begin_at(self, progress: Progress, snapshot: SnapshotMark | None) -> None:
-        """From the publisher: events through `progress` are in the sink; reading may begin."""
+    def begin_at(self, start: Progress) -> None:
+        """From the publisher: events through `start` are in the sink; reading may begin."""
         if self._state is None:
             raise RuntimeError("the publisher runs only once the slot is ours")
-        self._state.begin_at(progress, snapshot if snapshot and self._begin_lsn < snapshot.lsn else None)
+        mark = start.snapshot
+        self._state.begin_at(start, mark if mark and self._begin_lsn < mark.lsn else None)
         self._waker.wake()
 
     def mark_gap(self, reason: str) -> None:
@@ -146,39 +161,61 @@ class Reader(threading.Thread):
     def run(self) -> None:
         """Until stopped or failed."""
         try:
-            self._run()
+            while (wait_s := self.step(time.monotonic())) is not None:
+                self._rest(wait_s)
         finally:
             self._close_outbox()
 
-    def _run(self) -> None:
-        backoff = Backoff(first_s=0.1, most_s=5.0)
-        announced = None
-        while not self._stop_requested.is_set():
-            try:
-                facts, stream = self._slot.acquire(self._make_decoder().options())
-                announced = None
-                backoff.reset()
-                self._follow(facts, stream)
-            except SlotBusyError as error:
-                if announced != error.holder:
-                    announced = error.holder
-                    _log.warning("standby: %s", error)
-                self._pause(_STANDBY_POLL_S)
-            except StreamRestart as restart:
-                _log.info("reader: %s", restart)
-            except UnavailableError as error:
-                wait_s = backoff.next_s()
-                self.reconnect_count += 1
-                _log.warning("reader: %s; again in %.1f s", error, wait_s)
-                self._pause(wait_s)
-            except CdcwatchError as error:
-                self._failed(error)
-                return
+    def step(self, now_s: float) -> float | None:
+        """Takes the slot, or follows its stream for a bite; never waits for anything but a connection.
 
-    def _pause(self, wait_s: float) -> None:
-        self._stop_requested.wait(wait_s)
+        Seconds after which it wants to be called again though nothing arrived; negative: only then. None: it has ended.
+        """
+        try:
+            return self._turn(now_s)
+        except SlotBusyError as error:
+            if self._announced != error.holder:
+                self._announced = error.holder
+                _log.warning("standby: %s", error)
+            return _STANDBY_POLL_S
+        except StreamRestart as restart:
+            self._leave()
+            _log.info("reader: %s", restart)
+            return 0.0
+        except UnavailableError as error:
+            self._leave()
+            wait_s = self._backoff.next_s()
+            self.reconnect_count += 1
+            _log.warning("reader: %s; again in %.1f s", error, wait_s)
+            return wait_s
+        except CdcwatchError as error:
+            self._leave()
+            self._failed(error)
+            return None
 
-    def _follow(self, facts: SlotFacts, stream: SlotStream) -> None:
+    def _turn(self, now_s: float) -> float | None:
+        following = self._following
+        if following is None:
+            return None if self._stop_requested.is_set() else self._begin(now_s)
+        if self._is_done(following):
+            self._leave()
+            return None
+        return self._follow(following, now_s)
+
+    def _rest(self, wait_s: float) -> None:
+        following = self._following
+        if following is None:
+            self._stop_requested.wait(wait_s)
+        elif wait_s < 0:
+            # The step's own work was rest enough for the socket to fill up.
+            time.sleep(max(0.0, following.stepped_s - wait_s - time.monotonic()))
+        elif wait_s > 0:
+            self._waker.wait([following.stream.fileno()] if following.follower.reads else [], wait_s)
+
+    def _begin(self, now_s: float) -> float:
+        facts, stream = self._slot.acquire(self._make_decoder().options())
+        self._announced = None
+        self._backoff.reset()
         try:
             self._facts = facts
             state, derivation = self._take_over(facts)
@@ -191,24 +228,31 @@ class Reader(threading.Thread):
                 schedule=self._schedule,
                 state=state,
                 observer=self._observer,
-                now_s=time.monotonic(),
+                now_s=now_s,
             )
-            while not self._is_done(state, stream):
-                begun_s = time.monotonic()
-                wait_s = follower.step(begun_s)
-                # A first start publishes the table before it ends, wherever the slot stands.
-                begun = state.start is not None
-                if begun and state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
-                    state.until_lsn = None
-                    self._reached()
-                if wait_s < 0:
-                    # The step's own work was rest enough for the socket to fill up.
-                    time.sleep(max(0.0, begun_s - wait_s - time.monotonic()))
-                elif wait_s > 0:
-                    self._waker.wait([stream.fileno()] if follower.reads else [], wait_s)
-        finally:
+        except BaseException:
             self._facts = None
             stream.close()
+            raise
+        self._following = _Following(stream, state, follower)
+        return 0.0
+
+    def _follow(self, following: _Following, now_s: float) -> float:
+        following.stepped_s = now_s
+        wait_s = following.follower.step(now_s)
+        state = following.state
+        # A first start publishes the table before it ends, wherever the slot stands.
+        begun = state.start is not None
+        if begun and state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
+            state.until_lsn = None
+            self._reached()
+        return wait_s
+
+    def _leave(self) -> None:
+        following, self._following = self._following, None
+        self._facts = None
+        if following is not None:
+            following.stream.close()
 
     def _take_over(self, facts: SlotFacts) -> tuple[ReadingState, Derivation]:
         """The first time: tells the others that the slot is ours. Later: the same slot of the same server, or a gap."""
@@ -239,7 +283,8 @@ class Reader(threading.Thread):
             self._outbox.offer([], Progress(state.origin, state.handed_over, state.snapshot, gap))
         self._outbox.close()
 
-    def _is_done(self, state: ReadingState, stream: SlotStream) -> bool:
+    def _is_done(self, following: _Following) -> bool:
+        state = following.state
         if not self._stop_requested.is_set():
             return False
         if not state.stopping:
@@ -248,4 +293,5 @@ class Reader(threading.Thread):
         if self._abandoned.is_set():
             return True
         # The last status update must have carried what became durable last.
-        return self._outbox.is_drained and state.confirmed_lsn >= min(self._outbox.flush_lsn, stream.received_lsn)
+        durable_lsn = min(self._outbox.flush_lsn, following.stream.received_lsn)
+        return self._outbox.is_drained and state.confirmed_lsn >= durable_lsn

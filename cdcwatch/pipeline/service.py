@@ -26,8 +26,8 @@ from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
+from cdcwatch.pipeline.beginning import where_to_begin
 from cdcwatch.pipeline.closing import Closing
-from cdcwatch.pipeline.follower import require_no_gap
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.publisher import Publisher
@@ -255,21 +255,17 @@ class Service:
         facts, origin, reader, table = self._facts, self._origin, self._reader, self._table
         if facts is None or origin is None or reader is None or table is None:
             raise RuntimeError("the slot is taken before the sink is opened")
-        try:
-            # Asked after the record was read: the process before us may have written it a moment ago.
-            require_no_gap(facts, progress, origin, server_lsn=self._inquiry.current_lsn() if progress else 0)
-        except PreconditionError as error:
-            if not self._accept_gap:
-                raise
-            _log.warning("gap accepted: %s", error)
-            progress = None
-        if progress is None:
-            progress = self._publish_snapshot(sink, facts, origin, table)
+        start = where_to_begin(
+            progress,
+            facts,
+            origin,
+            is_exact=sink.is_transactional,
+            accept_gap=self._accept_gap,
+            server_lsn=self._inquiry.current_lsn,
+            publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin, table),
+        )
         self._start_closing()
-        # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
-        exact = sink.is_transactional
-        start = progress if exact else Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
-        reader.begin_at(Progress(origin, start.position), progress.snapshot)
+        reader.begin_at(start)
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
         with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:

@@ -14,7 +14,8 @@ from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from cdcwatch.errors import DecodeError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
-from cdcwatch.pipeline.follower import BITE_BYTES, Follower, ReadingState, StreamRestart, require_no_gap
+from cdcwatch.pipeline.beginning import require_no_gap
+from cdcwatch.pipeline.follower import BITE_BYTES, Follower, ReadingState, StreamRestart
 from tests.fakes.slot import FACTS, FakeStream, keepalive, xlog_data
 from tests.fakes.table import WATCHED
 from tests.wal2json import begin, commit, instant, render

@@ -1,0 +1,83 @@
+"""Where a process begins: after what the sink holds of the slot's stream, or with a read of the table."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cdcwatch.deadline.position import Position
+from cdcwatch.errors import PreconditionError
+from cdcwatch.handoff.progress import Progress
+from cdcwatch.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.handoff.progress import Origin
+    from cdcwatch.slot.stream import SlotFacts
+
+_log = logging.getLogger(__name__)
+
+
+def where_to_begin(
+    progress: Progress | None,
+    facts: SlotFacts,
+    origin: Origin,
+    *,
+    is_exact: bool,
+    accept_gap: bool,
+    server_lsn: Callable[[], int],
+    publish_snapshot: Callable[[], Progress],
+) -> Progress:
+    """What the stream is to be taken for read through, and its snapshot mark.
+
+    `progress` is what the sink's record says, `is_exact` whether that record is written in one piece with its events.
+    PreconditionError when events may be missing, unless `accept_gap`; then, as at a first start, the table is read.
+    """
+    try:
+        # Asked after the record was read: the process before us may have written it a moment ago.
+        require_no_gap(facts, progress, origin, server_lsn=server_lsn() if progress else 0)
+    except PreconditionError as error:
+        if not accept_gap:
+            raise
+        _log.warning("gap accepted: %s", error)
+        progress = None
+    if progress is None:
+        progress = publish_snapshot()
+    # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
+    position = progress.position if is_exact else Position(end_lsn=facts.confirmed_flush_lsn)
+    return Progress(origin, position, progress.snapshot)
+
+
+def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:
+    """PreconditionError when the slot no longer holds what comes after our events.
+
+    `server_lsn`: where the server's WAL ends.
+
+    Nothing is confirmed before the progress record says so: a slot that stands beyond it was made anew or moved.
+    """
+    if progress is None:
+        return
+    remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
+    if progress.gap is not None:
+        raise PreconditionError(f"events may be missing: {progress.gap}", remedy=remedy)
+    if progress.origin.system_identifier != origin.system_identifier:
+        raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
+    if progress.origin.timeline != origin.timeline:
+        raise PreconditionError(
+            f"the topic's progress is of timeline {progress.origin.timeline}, and the server is on {origin.timeline}:"
+            " it was promoted or restored, and may lack what the topic holds",
+            remedy=remedy,
+        )
+    if progress.position.end_lsn > server_lsn:
+        raise PreconditionError(
+            f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"
+            f" {format_lsn(server_lsn)}: it was restored from an older copy",
+            remedy=remedy,
+        )
+    if facts.confirmed_flush_lsn > progress.position.end_lsn:
+        raise PreconditionError(
+            f"the slot stands at {format_lsn(facts.confirmed_flush_lsn)}, beyond the last event in the topic"
+            f" ({format_lsn(progress.position.end_lsn)}): changes between the two are lost to it",
+            remedy=remedy,
+        )
