@@ -30,6 +30,7 @@ _RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, be
 _TRUNCATE: Final = struct.Struct("!IB")
 _INT8: Final = struct.Struct("!q")
 _INT4: Final = struct.Struct("!i")
+_INTEGER_FORMS: Final = {2: struct.Struct("!h"), 4: _INT4, 8: _INT8}
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
@@ -280,7 +281,7 @@ class PgoutputDecoder:
         if not self._binary or type_oid in _TEXTS:
             return str(value, "utf-8")
         if type_oid in _INTEGERS:
-            return str(int.from_bytes(value, "big", signed=True))
+            return str(_integer(value, binary=True))
         if type_oid == _UUID:
             return str(uuid.UUID(bytes=value))
         raise DecodeError("a watched column's type was changed", remedy="start again: the catalog is read at the start")
@@ -348,6 +349,6 @@ def _tuple(data: bytes, at: int, width: int) -> tuple[list[Any], int]:
 
 
 def _integer(value: Any, *, binary: bool) -> int:
-    if type(value) is not bytes or not value:
-        raise ValueError
-    return int.from_bytes(value, "big", signed=True) if binary else int(value)
+    # Neither NULL nor a value that was not sent again has a length.
+    number: int = _INTEGER_FORMS[len(value)].unpack(value)[0] if binary else int(value)
+    return number
