@@ -52,3 +52,7 @@ class DecodeError(CdcwatchError):
     """A message of the stream that can't be understood."""
 
     exit_code = 3
+
+
+class GapError(DecodeError):
+    """The stream shows that changes of the watched table are missing from it: noted in the progress record."""

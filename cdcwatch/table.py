@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
@@ -37,6 +37,16 @@ class Column:
         return _MODIFIER.sub("", self.base or self.type)
 
 
+class Leaf(NamedTuple):
+    """A partition that holds rows."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+    """pg_class.relfilenode: another one after a TRUNCATE, and after whatever else rewrites it."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedTable:
     """What the rooms need to know of the table; made by `cdcwatch.slot.catalog`."""
@@ -59,6 +69,8 @@ class WatchedTable:
     columns: tuple[Column, ...] = field(default=(), compare=False)
     zone: str = ""
     """Of a deadline without time zone: the zone whose local time it is; empty for a timestamptz."""
+    leaves: tuple[Leaf, ...] | None = field(default=None, compare=False)
+    """Of a partitioned table; None for an ordinary one."""
 
     @property
     def qualified_name(self) -> str:

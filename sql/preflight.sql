@@ -123,7 +123,11 @@ SELECT index.indisprimary                                                       
 -- name: partitions
 -- The leaves of a partitioned table, each with its own replica identity: it is not inherited from the parent.
 -- https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLICA-IDENTITY
-SELECT format('%%I.%%I', schema.nspname, leaf.relname)                                           AS sql_name,
+SELECT leaf.oid::int8                                                                          AS oid,
+       schema.nspname::text                                                                    AS schema,
+       leaf.relname::text                                                                      AS name,
+       leaf.relfilenode::int8                                                                  AS filenode,
+       format('%%I.%%I', schema.nspname, leaf.relname)                                         AS sql_name,
        leaf.relkind::text                                                                      AS kind,
        leaf.relpersistence::text                                                               AS persistence,
        leaf.relreplident::text                                                                 AS identity,
@@ -140,7 +144,7 @@ SELECT format('%%I.%%I', schema.nspname, leaf.relname)                          
   JOIN pg_class leaf ON leaf.oid = tree.relid
   JOIN pg_namespace schema ON schema.oid = leaf.relnamespace
  WHERE tree.isleaf
- ORDER BY 1;
+ ORDER BY sql_name;
 
 -- name: status_column
 -- The status column: the labels of its enum, NULL when it is none, and the CHECK constraints about it alone.

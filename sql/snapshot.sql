@@ -12,7 +12,8 @@ SELECT pg_snapshot_xmin(shown)::text::bigint,
   FROM pg_current_snapshot() AS shown;
 
 -- name: open_rows
--- Every open row with a deadline that can come: the partial index's predicate.
+-- Every open row with a deadline that can come: the partial index's predicate. Of some partitions alone it is asked
+-- through their table, on which we have rights.
 SELECT {key_texts}, {deadline}, {status}, {version}
   FROM {table}
- WHERE {is_open} AND {column} IS NOT NULL AND {column} < 'infinity';
+ WHERE {is_open} AND {column} IS NOT NULL AND {column} < 'infinity' AND {is_wanted};

@@ -23,3 +23,16 @@ SELECT pg_current_wal_insert_lsn()::text;
 SELECT schema.nspname || '.' || relation.relname
   FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
  WHERE relation.oid = %(oid)s;
+
+-- name: standing
+-- Whether a table that the stream names is a partition of the watched one; no row when there is none of that name now.
+-- https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-INFO-PARTITION
+SELECT EXISTS (SELECT FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree WHERE tree.relid = relation.oid)
+  FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
+ WHERE schema.nspname = %(schema)s AND relation.relname = %(name)s;
+
+-- name: tables
+-- Tables by their OIDs, for those that were partitions when they were noted.
+SELECT relation.oid::int8, schema.nspname::text, relation.relname::text, relation.relfilenode::int8
+  FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
+ WHERE relation.oid = ANY (%(oids)s::oid[]);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cdcwatch.decode.leaves import Leaves, PartitionedWal2JsonDecoder
 from cdcwatch.decode.pgoutput import PgoutputDecoder, speaks_binary
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
 
@@ -17,10 +18,16 @@ _FIRST_BINARY_VERSION: Final = 140_000
 
 
 def decoder_factory(
-    plugin: str, table: WatchedTable, *, publication: str, server_version: int
+    plugin: str, table: WatchedTable, *, publication: str, server_version: int, leaves: Leaves | None = None
 ) -> Callable[[], Decoder]:
-    """Makes a decoder for each connection. `server_version` as libpq gives it, 150020 for 15.20."""
+    """Makes a decoder for each connection. `server_version` as libpq gives it, 150020 for 15.20.
+
+    `leaves`: what a partitioned table's wal2json decoders share; without it, as the table has them.
+    """
     if plugin == "pgoutput":
         binary = server_version >= _FIRST_BINARY_VERSION and speaks_binary(table)
         return lambda: PgoutputDecoder(table, publication, binary=binary)
+    if table.leaves is not None:
+        shared = leaves or Leaves(table)
+        return lambda: PartitionedWal2JsonDecoder(table, shared)
     return lambda: Wal2JsonDecoder(table)

@@ -41,6 +41,13 @@ def _escape(identifier: str) -> str:
     return "".join(c if c.isalnum() or c == "_" else f"\\{c}" for c in identifier)
 
 
+def is_cut(table: WatchedTable) -> bool:
+    """Whether the usual line of a table is one for a Cutter."""
+    if table.status is None or table.version is None or table.zone:
+        return False
+    return table.has_integer_key and _reader(table.status) is _text
+
+
 class Wal2JsonDecoder:
     """Reads the watched table's messages; builds nothing for columns that nobody configured.
 
@@ -62,8 +69,7 @@ class Wal2JsonDecoder:
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
         self._boundaries = Boundaries()
-        is_usual = table.has_integer_key and self._status_word is _text and not table.zone
-        self._cutter = Cutter(table) if is_usual and table.status and table.version else None
+        self._cutter = Cutter(table) if is_cut(table) else None
 
     def options(self) -> Mapping[str, str]:
         """Asks for the watched table only. Empty transactions still come, as Begin and Commit: they move positions."""

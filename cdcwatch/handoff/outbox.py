@@ -123,7 +123,7 @@ class Outbox:
             covered = [
                 batch.sequence
                 for batch in self._unacknowledged
-                if durable is not None and batch.progress.position <= durable.position
+                if durable is not None and durable.covers(batch.progress)
             ]
             # acknowledge() counts what it drops as published.
             self._published = len(covered)

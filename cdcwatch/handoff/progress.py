@@ -39,12 +39,18 @@ class Progress:
     """Kept until the slot has passed it: until then the stream still holds transactions that the read has shown."""
     gap: str | None = None
     """Why events may be missing before `position`, found out after it was reached; None when none are known to be."""
+    partitions: tuple[int, ...] | None = None
+    """OIDs of the partitions whose orders the topic knows; None where the table has none."""
+    additions: int = 0
+    """How often orders were added that the stream did not tell: two records at one position differ in this."""
 
     def to_json(self) -> bytes:
         """The record's value."""
         mark = self.snapshot
+        additional = {} if self.partitions is None else {"partitions": self.partitions, "additions": self.additions}
         return orjson.dumps(
             {
+                **additional,
                 "system_identifier": self.origin.system_identifier,
                 "timeline": self.origin.timeline,
                 "database": self.origin.database,
@@ -81,4 +87,10 @@ class Progress:
                 ),
             ),
             record.get("gap"),
+            None if record.get("partitions") is None else tuple(record["partitions"]),
+            record.get("additions", 0),
         )
+
+    def covers(self, other: Progress) -> bool:
+        """Whether the sink that holds this one holds what `other` stands behind."""
+        return (other.position, other.additions) <= (self.position, self.additions)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import PreconditionError
-from cdcwatch.handoff.progress import Progress
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdcwatch.handoff.progress import Origin
+    from cdcwatch.handoff.progress import Origin, Progress
     from cdcwatch.slot.stream import SlotFacts
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def where_to_begin(
         progress = publish_snapshot()
     # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
     position = progress.position if is_exact else Position(end_lsn=facts.confirmed_flush_lsn)
-    return Progress(origin, position, progress.snapshot)
+    return replace(progress, origin=origin, position=position)
 
 
 def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:

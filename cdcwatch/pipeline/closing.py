@@ -82,6 +82,12 @@ class Closing:
         self._window.start()
         self._workers.start()
 
+    def reload(self, emptied: bool) -> None:
+        """Reads the table again: partitions came in. `emptied`: some left, or lost their rows."""
+        if emptied:
+            self.agenda.clear()
+        self._window.reload()
+
     def stop(self, timeout_s: float) -> bool:
         """Finishes the batches in flight and takes no more. False when some did not end in time."""
         ended = self._workers.stop(timeout_s)

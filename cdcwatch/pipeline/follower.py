@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdcwatch.decode.change import Decoder
     from cdcwatch.handoff.outbox import Outbox
     from cdcwatch.handoff.progress import Origin
+    from cdcwatch.pipeline.arrivals import Arrivals
     from cdcwatch.slot.stream import SlotFacts, SlotStream
 
 BITE_BYTES: Final = 1 << 20
@@ -43,6 +44,7 @@ _STATUS_INTERVAL_S: Final = 10.0
 _FLUSH_STATUS_INTERVAL_S: Final = 0.05
 _IDLE_OFFER_INTERVAL_S: Final = 1.0
 _ASK_AFTER_SILENCE_S: Final = 5.0
+_ASK_FOR_ARRIVALS_S: Final = 0.2
 _FIRST_PATIENCE_S: Final = 13.0
 LAG_S: Final = 0.5
 """A reader that had not all there was for so long is behind."""
@@ -109,12 +111,22 @@ class ReadingState:
     """When the reader last had everything there was, by the clock of `step`."""
     stopping: bool = False
     until_lsn: int | None = None
+    arrivals: Arrivals | None = None
+    """Of a partitioned table."""
+    additions: int = 0
+    """How often arrivals were handed over, in the slot's life."""
 
     def begin_at(self, start: Progress, snapshot: SnapshotMark | None = None) -> None:
         """The sink has spoken: events through `start` are in it."""
         self.handed_over = max(self.handed_over, start.position)
         self.snapshot = snapshot
+        self.additions = start.additions
         self.start = start
+
+    def progress(self, position: Position, gap: str | None = None) -> Progress:
+        """The record that says: events through there."""
+        partitions = self.arrivals.known if self.arrivals else None
+        return Progress(self.origin, position, self.snapshot, gap, partitions, self.additions)
 
 
 class Follower:
@@ -190,7 +202,7 @@ class Follower:
             self._heard_s = now_s
         if mode is not _Mode.HOLD and bite_bytes < _BIG_BITE_BYTES:
             self._state.caught_up_s = now_s
-        self._offer_idle_position(now_s)
+        self._offer_what_else_there_is(now_s)
         self._send_status(now_s)
         if gives_way and bite_bytes:
             return -_WAY_NAP_S
@@ -254,17 +266,26 @@ class Follower:
                 self._schedule.apply(rest)
         if portion.events and not self._scouts:
             self._offer(portion.events)
+            if self._state.arrivals is not None:
+                self._state.arrivals.note(portion.events)
 
     def _offer(self, events: Sequence[Event]) -> None:
         position = self._derivation.position
-        self._outbox.offer(events, Progress(self._state.origin, position, self._state.snapshot))
+        self._outbox.offer(events, self._state.progress(position))
         self._state.handed_over = position
         self._offered_lsn = position.end_lsn
 
-    def _offer_idle_position(self, now_s: float) -> None:
+    def _offer_what_else_there_is(self, now_s: float) -> None:
         """Commits without events and keepalives move the position too: told once a second, or when asked."""
-        end_lsn = self._derivation.position.end_lsn
-        if not self._begun or self._scouts or end_lsn <= self._offered_lsn or self._state.stopping:
+        if not self._begun or self._scouts or self._state.stopping:
+            return
+        end_lsn, arrivals = self._derivation.position.end_lsn, self._state.arrivals
+        if arrivals is not None and not self._paused:
+            events = arrivals.take(end_lsn)
+            if events is not None:
+                self._state.additions += 1
+                self._offer(events)
+        if end_lsn <= self._offered_lsn:
             return
         until_lsn = self._state.until_lsn
         asked = self._reply_now or (until_lsn is not None and end_lsn >= until_lsn)
@@ -283,7 +304,8 @@ class Follower:
                 f"nothing came from the server for {silent_s:.0f} s, not even an answer",
                 remedy="see the network between; cdcwatch connects again by itself",
             )
-        ask = silent_s >= _ASK_AFTER_SILENCE_S and now_s - self._asked_s >= _ASK_AFTER_SILENCE_S
+        ask_after_s = self._ask_after_s()
+        ask = silent_s >= ask_after_s and now_s - self._asked_s >= ask_after_s
         if not (
             self._reply_now
             or ask
@@ -299,8 +321,13 @@ class Follower:
         self._sent_flush_lsn = max(flush_lsn, self._sent_flush_lsn)
         self._state.confirmed_lsn = max(self._state.confirmed_lsn, self._sent_flush_lsn)
 
+    def _ask_after_s(self) -> float:
+        """Arrivals wait for the stream to pass a place: on an idle server an answer alone says that it has."""
+        arrivals = self._state.arrivals
+        return _ASK_FOR_ARRIVALS_S if arrivals is not None and arrivals.waits else _ASK_AFTER_SILENCE_S
+
     def _wait_s(self, now_s: float) -> float:
-        due_s = [self._status_s + self._status_interval_s, max(self._heard_s, self._asked_s) + _ASK_AFTER_SILENCE_S]
+        due_s = [self._status_s + self._status_interval_s, max(self._heard_s, self._asked_s) + self._ask_after_s()]
         if self._begun and not self._scouts and self._derivation.position.end_lsn > self._offered_lsn:
             due_s.append(self._offer_s + _IDLE_OFFER_INTERVAL_S)
         if self._outbox.flush_lsn > self._sent_flush_lsn:

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.database import connect, translated
+from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table
+from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import psycopg
 
+    from cdcwatch.decode.leaves import Standing
     from cdcwatch.settings import Settings
     from cdcwatch.slot.stream import SlotFacts
     from cdcwatch.table import WatchedTable
@@ -63,6 +68,20 @@ class Inquiry:
         with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "relation_name"), {"oid": oid}).fetchone()
         return row[0] if row else None
+
+    def named(self, oids: Collection[int]) -> list[Leaf]:
+        """The tables with these OIDs, as they are called now; those that are gone are missing."""
+        with translated(), self._connect() as connection:
+            return [Leaf(*row) for row in connection.execute(query("stream", "tables"), {"oids": list(oids)})]
+
+    def standing(self, oid: int, schema: str, name: str) -> Standing:
+        """What a table that the stream names is to the partitioned table with that OID."""
+        with translated(), self._connect() as connection:
+            wanted = {"oid": oid, "schema": schema, "name": name}
+            row = connection.execute(query("stream", "standing"), wanted).fetchone()
+        if row is None:
+            return GONE
+        return LEAF if row[0] else FOREIGN
 
     def owns_slot(self, slot: str, facts: SlotFacts) -> bool:
         """Whether the server still has our walsender at the slot."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.backoff import Backoff
-from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
+from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.pipeline.beginning import require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdcwatch.deadline.derivation import Derivation
     from cdcwatch.decode.change import Decoder
     from cdcwatch.handoff.outbox import Outbox
+    from cdcwatch.pipeline.arrivals import Arrivals
     from cdcwatch.pipeline.follower import ReadingObserver, ScheduleFeed
     from cdcwatch.slot.stream import Holder, Slot, SlotFacts, SlotStream
 
@@ -96,13 +97,14 @@ class Reader(threading.Thread):
         reached: Callable[[], None],
         failed: Callable[[CdcwatchError], None],
         until_lsn: int | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
         self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
         self._acquired, self._reached, self._failed = acquired, reached, failed
-        self._until_lsn = until_lsn
+        self._until_lsn, self._arrivals = until_lsn, arrivals
         self._state: ReadingState | None = None
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
@@ -143,6 +145,10 @@ class Reader(threading.Thread):
         mark = start.snapshot
         self._state.begin_at(start, mark if mark and self._begin_lsn < mark.lsn else None)
         self._waker.wake()
+
+    def has_passed(self, lsn: int) -> bool:
+        """Whether the stream was read beyond it, and events before it handed over."""
+        return self._derivation is not None and self._derivation.position.end_lsn >= lsn
 
     def mark_gap(self, reason: str) -> None:
         """The last progress record shall say that events may be missing, so that no later start overlooks it."""
@@ -190,6 +196,8 @@ class Reader(threading.Thread):
             return wait_s
         except CdcwatchError as error:
             self._leave()
+            if isinstance(error, GapError):
+                self.mark_gap(str(error))
             self._failed(error)
             return None
 
@@ -259,7 +267,7 @@ class Reader(threading.Thread):
         origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name)
         self._begin_lsn = facts.confirmed_flush_lsn
         if self._state is None or self._derivation is None:
-            self._state = ReadingState(origin, until_lsn=self._until_lsn)
+            self._state = ReadingState(origin, until_lsn=self._until_lsn, arrivals=self._arrivals)
             self._derivation = self._make_derivation(origin)
             self._acquired(facts, origin)
             return self._state, self._derivation
@@ -280,7 +288,7 @@ class Reader(threading.Thread):
         state, gap = self._state, self._gap
         if gap is not None and state is not None and state.start is not None:
             self._gap = None
-            self._outbox.offer([], Progress(state.origin, state.handed_over, state.snapshot, gap))
+            self._outbox.offer([], state.progress(state.handed_over, gap))
         self._outbox.close()
 
     def _is_done(self, following: _Following) -> bool:

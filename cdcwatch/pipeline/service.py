@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.backoff import Backoff
@@ -20,16 +22,19 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
+from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
+from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.beginning import where_to_begin
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
+from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, StartOverError, Waker
 from cdcwatch.pipeline.snapshot import snapshot_of
@@ -38,8 +43,9 @@ from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics, TelemetryServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
 
+    from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
     from cdcwatch.settings import Settings
@@ -87,6 +93,9 @@ class Service:
         self._closing: Closing | None = None
         self._warden: Warden | None = None
         self._table: WatchedTable | None = None
+        self._leaves: Leaves | None = None
+        self._arrivals: Arrivals | None = None
+        self._partitions: Partitions | None = None
         self._inquiry = Inquiry(settings)
         self._health = Health(closes=self._closes)
 
@@ -160,6 +169,10 @@ class Service:
         table = self._table = found.table
         if self._closes:
             self._closing = Closing(settings, table, self._metrics, stream_lags=self._stream_lags)
+        if table.leaves is not None:
+            self._arrivals = Arrivals(self._waker.wake)
+            if settings.slot.plugin == "wal2json":
+                self._leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
         self._reader = Reader(
             PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
             slot_name=settings.slot.name,
@@ -168,6 +181,7 @@ class Service:
                 table,
                 publication=settings.slot.publication,
                 server_version=found.server_version,
+                leaves=self._leaves,
             ),
             derivation=self._derivation,
             outbox=self._outbox,
@@ -178,6 +192,7 @@ class Service:
             reached=self.stop,
             failed=self._fail,
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
+            arrivals=self._arrivals,
         )
         self._health.reader, self._health.closing = self._reader, self._closing
         self._health.export(self._metrics, self._outbox)
@@ -221,6 +236,7 @@ class Service:
             )
         _log.info("the slot %s is ours; it stands at %s", origin.slot, format_lsn(facts.confirmed_flush_lsn))
         self._facts, self._origin = facts, origin
+        self._partitions = self._made_partitions(table, origin)
         start = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
         self._publisher = Publisher(
             self._sink(start, origin.slot),
@@ -232,9 +248,37 @@ class Service:
         )
         self._health.publisher = self._publisher
         self._publisher.start()
-        inquiry = self._inquiry
-        self._warden = Warden(table, look=inquiry.table, name_of=inquiry.name_of, changed=self._table_changed)
+        inquiry, partitions = self._inquiry, self._partitions
+        self._warden = Warden(
+            table,
+            look=inquiry.table,
+            name_of=inquiry.name_of,
+            changed=self._table_changed,
+            seen=partitions.look if partitions else lambda _table: None,
+        )
         self._warden.start()
+
+    def _made_partitions(self, table: WatchedTable, origin: Origin) -> Partitions | None:
+        """For the warden, where the table has some."""
+        arrivals, reader, closing = self._arrivals, self._reader, self._closing
+        if arrivals is None or reader is None:
+            return None
+
+        @contextmanager
+        def read(oids: Collection[int]) -> Iterator[tuple[int, Iterator[Event]]]:
+            with snapshot_of(self._settings.postgres.dsn, table) as snapshot:
+                yield snapshot.mark.lsn, snapshot.events(DeadlineRule(table), self._encoder(table, origin), oids)
+
+        return Partitions(
+            table,
+            leaves=self._leaves,
+            arrivals=arrivals,
+            read=read if self._settings.sink.kind != "none" else None,
+            reload=closing.reload if closing else lambda _emptied: None,
+            passed=reader.has_passed,
+            current_lsn=self._inquiry.current_lsn,
+            named=self._inquiry.named,
+        )
 
     def _start_closing(self) -> None:
         """Not before a first read has its snapshot: what was closed earlier is in neither the read nor the stream."""
@@ -264,13 +308,19 @@ class Service:
             server_lsn=self._inquiry.current_lsn,
             publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin, table),
         )
+        if self._partitions is not None:
+            self._partitions.begin(start.partitions)
         self._start_closing()
         reader.begin_at(start)
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
         with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:
-            progress = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn), snapshot.mark)
+            leaves = None if table.leaves is None else tuple(sorted(leaf.oid for leaf in table.leaves))
+            start = Position(end_lsn=facts.confirmed_flush_lsn)
+            progress = Progress(origin, start, snapshot.mark, partitions=leaves)
             self._start_closing()
+            if self._leaves is not None:
+                self._leaves.forgive_before(snapshot.mark.lsn)
             events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))
             count = sink.publish_snapshot(events, progress)
         _log.info("the table was read: %d open orders are published as snapshot events", count)

@@ -18,7 +18,7 @@ from cdcwatch.queries import query
 from cdcwatch.table import canonical_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import psycopg
 
@@ -32,21 +32,26 @@ _FETCH_ROWS: Final = 5000
 class Snapshot:
     """A read of the table under one snapshot."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: int) -> None:
-        self._connection, self._table, self._id_lsn = connection, table, id_lsn
+    def __init__(
+        self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: int | None
+    ) -> None:
+        self._connection, self._table = connection, table
         row = connection.execute(query("snapshot", "visibility"), binary=True).fetchone()
         if row is None:
             raise RuntimeError("a query without FROM gives a row")
         xmin, xmax, in_progress, lsn, self._time_us = row
+        self._id_lsn = parse_lsn(lsn) if id_lsn is None else id_lsn
         self.mark = SnapshotMark(parse_lsn(lsn), SnapshotVisibility(xmin, xmax, frozenset(in_progress)))
 
-    def events(self, rule: DeadlineRule, encoder: EventEncoder) -> Iterator[Event]:
-        """One `deadline.scheduled` an open order. Ids hold the slot's position, so that a second try gives the same."""
+    def events(
+        self, rule: DeadlineRule, encoder: EventEncoder, partitions: Collection[int] | None = None
+    ) -> Iterator[Event]:
+        """One `deadline.scheduled` an open order, of all or of the partitions with these OIDs."""
         stamp = Stamp.of_snapshot(self._id_lsn, self._time_us)
         integer, width = self._table.has_integer_key, len(self._table.key)
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
-            cursor.execute(open_rows(self._table))
+            cursor.execute(open_rows(self._table, partitions))
             for values in cursor:
                 *key, deadline_us, status, version = values
                 row = Row(deadline_us, status, version)
@@ -56,15 +61,18 @@ class Snapshot:
 
 
 @contextmanager
-def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int) -> Iterator[Snapshot]:
-    """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError."""
+def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int | None = None) -> Iterator[Snapshot]:
+    """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError.
+
+    `id_lsn` stands in the ids: a position that a second try has too, so that it gives the same ids; None: its own.
+    """
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield Snapshot(connection, table, id_lsn)
 
 
-def open_rows(table: WatchedTable) -> sql.Composed:
-    """The query for every open row that has a deadline."""
+def open_rows(table: WatchedTable, partitions: Collection[int] | None = None) -> sql.Composed:
+    """The query for every open row that has a deadline, of the partitions with these OIDs alone where there are any."""
     deadline = sql.Identifier(table.deadline.name)
     nothing = sql.SQL("NULL")
     return sql.SQL(query("snapshot", "open_rows")).format(
@@ -79,4 +87,7 @@ def open_rows(table: WatchedTable) -> sql.Composed:
         )
         if table.status
         else sql.SQL("true"),
+        is_wanted=sql.SQL("true")
+        if partitions is None
+        else sql.SQL("tableoid = ANY ({})").format(sql.Literal(sorted(partitions))),
     )

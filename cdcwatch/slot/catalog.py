@@ -32,10 +32,6 @@ _UNWATCHABLE_KINDS: Final = {
     "m": ("is a materialized view", "watch the table under the view"),
     "f": ("is a foreign table", "run cdcwatch beside the database that holds the table"),
 }
-_PARTITIONED: Final = (
-    "is partitioned, which wal2json tells by its partitions only: not supported yet",
-    'set slot.plugin = "pgoutput", which tells changes by the table (PostgreSQL 13 and later), or watch one partition',
-)
 _UNWATCHABLE_PERSISTENCE: Final = {
     "t": ("is temporary: it is not in the WAL", "watch an ordinary table"),
     "u": ("is unlogged: it is not in the WAL", "ALTER TABLE {table} SET LOGGED"),
@@ -138,7 +134,7 @@ def read_table(connection: psycopg.Connection[Any], settings: Settings) -> Table
     """The watched table with its names as SQL and its replica identity. PreconditionError as `load_table`."""
     with translated():
         schema, name = parse_table_name(settings.table.name)
-        relation = _relation(connection, schema, name, plugin=settings.slot.plugin)
+        relation = _relation(connection, schema, name)
         of_table = {"oid": relation.oid}
         with connection.cursor(row_factory=class_row(_CatalogColumn)) as cursor:
             columns = {row.name: row for row in cursor.execute(query("preflight", "columns"), of_table)}
@@ -152,11 +148,16 @@ def read_table(connection: psycopg.Connection[Any], settings: Settings) -> Table
             require_zone(connection, settings.table.time_zone)
     facts = _watchable(schema, name, relation, columns, indexes, settings)
     if leaves is not None:
-        require_whole(facts.sql_name, leaves, relation.identity, facts.identity_columns)
+        # wal2json tells what was logged change by change; pgoutput speaks in the parent's name, and would be believed.
+        speaks_for_all = settings.slot.plugin == "pgoutput"
+        key = frozenset(column.name for column in facts.watched.key)
+        promised = (relation.identity, facts.identity_columns) if speaks_for_all else ("d", key)
+        require_whole(facts.sql_name, leaves, *promised)
+        facts = replace(facts, watched=replace(facts.watched, leaves=tuple(part.leaf for part in leaves)))
     return replace(facts, partitions=leaves)
 
 
-def _relation(connection: psycopg.Connection[Any], schema: str, name: str, *, plugin: str) -> _Relation:
+def _relation(connection: psycopg.Connection[Any], schema: str, name: str) -> _Relation:
     wanted = {"schema": schema, "name": name}
     with connection.cursor(row_factory=class_row(_Relation)) as cursor:
         relation = cursor.execute(query("preflight", "relation"), wanted).fetchone()
@@ -170,8 +171,6 @@ def _relation(connection: psycopg.Connection[Any], schema: str, name: str, *, pl
             else "name the table in table.name as schema.table, and its database in postgres.dsn",
         )
     reason = _UNWATCHABLE_KINDS.get(relation.kind) or _UNWATCHABLE_PERSISTENCE.get(relation.persistence)
-    if reason is None and relation.kind == "p" and plugin != "pgoutput":
-        reason = _PARTITIONED
     if reason is None and relation.kind not in {"r", "p"}:
         reason = ("is not a table", "name a table in table.name")
     if reason is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import PreconditionError
+from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,10 @@ _MOST_NAMED: Final = 3
 class Partition:
     """A leaf."""
 
+    oid: int
+    schema: str
+    name: str
+    filenode: int
     sql_name: str
     kind: str
     persistence: str
@@ -29,6 +34,11 @@ class Partition:
     """pg_class.relreplident."""
     identity_columns: list[str]
     """Of identity d and i."""
+
+    @property
+    def leaf(self) -> Leaf:
+        """What the stream's readers need of it."""
+        return Leaf(self.oid, self.schema, self.name, self.filenode)
 
     def logs(self, columns: frozenset[str]) -> bool:
         """Whether the WAL tells these columns of an old row."""

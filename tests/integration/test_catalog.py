@@ -83,7 +83,6 @@ def test_without_status_and_version(database: Database) -> None:
         ("CREATE VIEW orders AS SELECT 1", "is a view", "under the view"),
         ("CREATE MATERIALIZED VIEW orders AS SELECT 1", "is a materialized view", "under the view"),
         (ORDERS.replace("TABLE", "UNLOGGED TABLE"), "is unlogged", "ALTER TABLE public.orders SET LOGGED"),
-        (ORDERS + " PARTITION BY HASH (id)", "not supported yet", "partition"),
         ("CREATE SEQUENCE orders", "is not a table", "table.name"),
         (ORDERS.replace("PRIMARY KEY", "NOT NULL"), "no primary key", "ADD PRIMARY KEY"),
         (

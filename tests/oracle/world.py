@@ -119,9 +119,9 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
 
-    def install(self) -> None:
+    def install(self, schema: str = SCHEMA) -> None:
         """Table, ledger and slot."""
-        self.connection.execute(SCHEMA)
+        self.connection.execute(schema)  # type: ignore[call-overload]
         self.create_slot()
 
     def create_slot(self) -> None:
