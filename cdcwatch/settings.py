@@ -171,6 +171,11 @@ class Settings(_Section, frozen=True):
     telemetry: TelemetrySettings = TelemetrySettings()
 
 
+def alternatives(column: str) -> tuple[str, ...]:
+    """The names that a key of [table] gives a column, `expires_at|deadline`: for one that was or will be renamed."""
+    return tuple(name for name in column.split("|") if name)
+
+
 def load_settings(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
     """Reads the file (default `./cdcwatch.toml` where there is one), then lays the environment over it.
 
@@ -259,12 +264,13 @@ def _cross_check(settings: Settings) -> None:
             f"close.status {close.status!r} is also in table.open: a closed order would stay open",
             remedy="choose another close.status, or take it out of table.open",
         )
-    if not table.status and close.action == "update" and table.deadline not in close.set:
+    deadlines = alternatives(table.deadline)
+    if not table.status and close.action == "update" and not set(deadlines) & set(close.set):
         raise ConfigurationError(
             "without table.status a closed order would stay open",
-            remedy=f'let the close clear the deadline: [close] set = {{ {table.deadline} = "NULL" }}',
+            remedy=f'let the close clear the deadline: [close] set = {{ {deadlines[0]} = "NULL" }}',
         )
-    taken = {column for column in (table.status, table.version) if column} & set(close.set)
+    taken = {*alternatives(table.status), *alternatives(table.version)} & set(close.set)
     if taken:
         raise ConfigurationError(
             f"close.set names {', '.join(sorted(taken))}, which the close writes itself",

@@ -30,6 +30,13 @@ class Column:
     type: str
     base: str = ""
     """Of a domain, the type that it comes down to."""
+    others: tuple[str, ...] = ()
+    """What it may have been called, or may come to be: rows carry the names of their own time."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which of them it is found in a row: the first that the row has."""
+        return (self.name, *self.others)
 
     @property
     def kind(self) -> str:

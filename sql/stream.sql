@@ -36,3 +36,12 @@ SELECT EXISTS (SELECT FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree WHE
 SELECT relation.oid::int8, schema.nspname::text, relation.relname::text, relation.relfilenode::int8
   FROM pg_class relation JOIN pg_namespace schema ON schema.oid = relation.relnamespace
  WHERE relation.oid = ANY (%(oids)s::oid[]);
+
+-- name: is_followed
+-- Whether a publication holds the table itself, or all there are: then it does so under every name.
+-- https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
+SELECT publication.puballtables
+       OR EXISTS (SELECT FROM pg_publication_rel member
+                   WHERE member.prpubid = publication.oid AND member.prrelid = %(oid)s)
+  FROM pg_publication publication
+ WHERE publication.pubname = %(publication)s;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
+from cdcwatch.errors import DecodeError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cdcwatch.table import Column, Key
 
@@ -83,3 +85,11 @@ class Decoder(Protocol):
 def is_filled_up(column: Column | None) -> bool:
     """Whether the column's text ends in blanks that mean nothing: char(n), which a cast to text cuts off."""
     return column is not None and column.kind in {"character", "bpchar"}
+
+
+def no_column(names: Sequence[str]) -> DecodeError:
+    """A row without a watched column, of none of the names that it may have."""
+    return DecodeError(
+        f"the stream has no column {' or '.join(map(repr, names))}: it was dropped or renamed",
+        remedy=f'name it in [table] by both its names, as "new_name|{names[0]}", and start again',
+    )

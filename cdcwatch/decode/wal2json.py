@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdcwatch.decode.boundary import Boundaries
-from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up
+from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.cutter import Cutter
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = object()
 _WORDS: Final = {"t": "true", "f": "false"}
+_NOTHING: Final[Mapping[str, Any]] = {}
 _LONGEST_INTEGER: Final = len("-9223372036854775808")
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
@@ -65,6 +66,9 @@ class Wal2JsonDecoder:
         self._status_word = _reader(table.status) if table.status else _text
         self._is_status_filled_up = is_filled_up(table.status)
         self._version = table.version.name if table.version else None
+        watched = [column for column in (*table.key, table.deadline, table.status, table.version) if column is not None]
+        self._renamed = tuple(column.names for column in watched if column.others)
+        self._columns = tuple(column.names for column in watched)
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
         exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
         self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
@@ -116,17 +120,36 @@ class Wal2JsonDecoder:
         if not self._is_ours(line):
             return None
         if action == "I":
-            values = _by_name(line["columns"])
+            values = self._complete(line["columns"])
             return Change(INSERT, self._key_of(values), self._row(values), None)
-        identity = _by_name(line["identity"])
+        identity = self._by_name(line["identity"])
         if action == "D":
             return Change(DELETE, self._key_of(identity), None, self._old_row(identity))
-        values = _by_name(line["columns"])
-        old_key = self._key_of(identity)
         # An unchanged TOASTed column is left out of the new row: what the identity logged of it still holds.
-        key = self._key_of({**identity, **values})
-        new = self._row(values if self._status is None or self._status in values else {**identity, **values})
+        values = self._complete(line["columns"], identity)
+        old_key = self._key_of(identity)
+        key, new = self._key_of(values), self._row(values)
         return Change(UPDATE, key, new, self._old_row(identity), old_key if old_key != key else None)
+
+    def _by_name(self, columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Values by the names that the columns have now."""
+        values = _by_name(columns)
+        for name, *others in self._renamed:
+            if name not in values:
+                found = next((other for other in others if other in values), None)
+                if found is not None:
+                    values[name] = values[found]
+        return values
+
+    def _complete(self, columns: Sequence[Mapping[str, Any]], identity: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+        """A new row. DecodeError where a watched column is missing: absent is not NULL."""
+        values = self._by_name(columns)
+        for names in self._columns:
+            if names[0] not in values:
+                if names[0] not in identity:
+                    raise no_column(names)
+                values[names[0]] = identity[names[0]]
+        return values
 
     def _key_of(self, values: Mapping[str, Any]) -> Key:
         if self._integer_key:
@@ -134,12 +157,7 @@ class Wal2JsonDecoder:
         return canonical_key([read(values[name]) for name, read in self._key], integer=False)
 
     def _row(self, values: Mapping[str, Any]) -> Row:
-        deadline = values.get(self._deadline, _ABSENT)
-        if deadline is _ABSENT:
-            raise DecodeError(
-                f"the stream has no column {self._deadline!r} any more: it was dropped or renamed",
-                remedy="set table.deadline to the column's new name, and start again",
-            )
+        deadline = values[self._deadline]
         status = values[self._status] if self._status else None
         return Row(
             None if deadline is None else self._instant(deadline),

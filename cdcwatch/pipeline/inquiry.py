@@ -9,7 +9,8 @@ from cdcwatch.database import connect, translated
 from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
-from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.catalog import load_table, read_table
+from cdcwatch.slot.publication import require_published
 from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
@@ -59,9 +60,21 @@ class Inquiry:
         return parse_lsn(row[0]) if row else 0
 
     def table(self) -> WatchedTable:
-        """The table as the catalog has it now."""
+        """The table as the catalog has it now. PreconditionError too where pgoutput's publication doesn't tell all."""
         with translated(), self._connect() as connection:
-            return load_table(connection, self._settings)
+            facts = read_table(connection, self._settings)
+            if self._settings.slot.plugin == "pgoutput":
+                require_published(connection, facts, self._settings)
+            return facts.watched
+
+    def is_followed(self, oid: int) -> bool:
+        """Whether the stream tells of the table by its OID: pgoutput, with a publication of the table itself."""
+        if self._settings.slot.plugin != "pgoutput":
+            return False
+        wanted = {"oid": oid, "publication": self._settings.slot.publication}
+        with translated(), self._connect() as connection:
+            row = connection.execute(query("stream", "is_followed"), wanted).fetchone()
+        return bool(row and row[0])
 
     def name_of(self, oid: int) -> str | None:
         """What the table with this OID is called now; None when it is gone."""

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class StartOverError(CdcwatchError):
-    """Another process had the slot meanwhile: what this one has in memory is no longer where the topic stands.
+    """What this process has in memory no longer holds: another one had the slot meanwhile, or a column was renamed.
 
     Nothing is wrong: begin anew, as a standby if it still has the slot.
     """

@@ -129,10 +129,14 @@ class Service:
 
     def _table_changed(self, error: TableChangedError) -> None:
         """From the warden: ends in order, so that the progress record tells of the gap."""
-        if self._reader is not None:
+        if self._reader is not None and error.is_gap:
             self._reader.mark_gap(str(error))
         self._changed = error
         self._ended.set()
+
+    def _table_renewed(self, reason: str) -> None:
+        """From the warden: the stream goes on, the statements of closing must be made anew."""
+        self._fail(StartOverError(reason))
 
     def _publisher_failed(self, error: CdcwatchError) -> None:
         """A fence that isn't ours: another process has the slot, or had it."""
@@ -254,6 +258,8 @@ class Service:
             look=inquiry.table,
             name_of=inquiry.name_of,
             changed=self._table_changed,
+            renewed=self._table_renewed,
+            is_followed=inquiry.is_followed,
             seen=partitions.look if partitions else lambda _table: None,
         )
         self._warden.start()

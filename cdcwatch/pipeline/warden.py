@@ -1,7 +1,8 @@
 """Looks after the watched table while the stream runs: what DDL takes away never shows in the stream itself.
 
 A renamed table, a weakened replica identity, a dropped key or a retyped deadline let changes vanish or come without
-what events need. The warden asks the catalog again and again and ends the process with the reason.
+what events need. The warden asks the catalog again and again and ends the process with the reason; after DDL that the
+stream tells of by itself the process begins anew with the table as it is.
 https://www.postgresql.org/docs/current/logical-replication-restrictions.html
 """
 
@@ -12,11 +13,13 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
+from cdcwatch.slot.catalog import MissingColumnError
+from cdcwatch.table import INTEGER_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from cdcwatch.table import WatchedTable
+    from cdcwatch.table import Column, WatchedTable
 
 INTERVAL_S: Final = 5.0
 """What is found twice a second apart ends the process: within ten seconds of the DDL, all in all."""
@@ -25,11 +28,20 @@ _log = logging.getLogger(__name__)
 
 
 class TableChangedError(PreconditionError):
-    """The table is no longer what the stream was begun with: changes since then may be missing from the topic."""
+    """The table is no longer what the stream was begun with."""
+
+    def __init__(self, message: str, *, remedy: str, is_gap: bool = True) -> None:
+        """`is_gap`: changes since then may be missing from the topic."""
+        super().__init__(message, remedy=remedy)
+        self.is_gap = is_gap
 
 
 class Warden(threading.Thread):
-    """`look` reads the catalog, `seen` hears of a table as it should be, `changed` once of one that isn't."""
+    """`look` reads the catalog, `seen` hears of a table as it should be, `changed` once of one that isn't.
+
+    `renewed` hears once of one that the process can go on with after beginning anew. `is_followed`: whether the stream
+    tells of the table under whatever name it has.
+    """
 
     def __init__(
         self,
@@ -38,12 +50,15 @@ class Warden(threading.Thread):
         look: Callable[[], WatchedTable],
         name_of: Callable[[int], str | None],
         changed: Callable[[TableChangedError], None],
+        renewed: Callable[[str], None] = lambda _reason: None,
+        is_followed: Callable[[int], bool] = lambda _oid: False,
         seen: Callable[[WatchedTable], None] = lambda _table: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         super().__init__(name="warden", daemon=True)  # a connection attempt can't be interrupted
         self._table, self._look, self._name_of, self._changed = table, look, name_of, changed
         self._seen, self._interval_s = seen, interval_s
+        self._renewed, self._is_followed = renewed, is_followed
         self._stop_requested = threading.Event()
 
     def request_stop(self) -> None:
@@ -55,41 +70,51 @@ class Warden(threading.Thread):
         suspected: str | None = None
         while not self._stop_requested.wait(self._interval_s if suspected is None else self._interval_s / 10):
             try:
-                error = self._difference()
+                found = self._found()
             except UnavailableError:
                 continue  # the reader and the workers say so already
-            if error is None:
+            if found is None:
                 suspected = None
-            elif suspected == str(error):  # twice the same: no DDL in the middle of its work
-                self._changed(error)
+            elif suspected == str(found):  # twice the same: no DDL in the middle of its work
+                if isinstance(found, TableChangedError):
+                    self._changed(found)
+                else:
+                    self._renewed(found)
                 return
             else:
-                suspected = str(error)
+                suspected = str(found)
 
-    def _difference(self) -> TableChangedError | None:
+    def _found(self) -> TableChangedError | str | None:
+        """What ends the process; as a text why it begins anew; None when all is as it was."""
         try:
             found = self._look()
         except UnavailableError:
             raise
         except CdcwatchError as error:
             return self._explained(error)
-        difference = compare(self._table, found)
-        if difference is None:
+        table, difference = self._table.qualified_name, compare(self._table, found)
+        if difference is not None:
+            return TableChangedError(f"{table}: {difference}", remedy=_REMEDY)
+        renewal = renews(self._table, found)
+        if renewal is None:
             self._seen(found)
-            return None
-        return TableChangedError(f"{self._table.qualified_name}: {difference}", remedy=_REMEDY)
+        return renewal and f"{table}: {renewal}"
 
     def _explained(self, error: CdcwatchError) -> TableChangedError:
         """The catalog's complaint, or the table's new name where that is why it isn't found."""
+        oid, old_name = self._table.oid, self._table.qualified_name
         try:
-            name = self._name_of(self._table.oid)
+            name = self._name_of(oid)
+            is_followed = name is not None and self._is_followed(oid)
         except CdcwatchError:
-            name = None
-        if name is not None and name != self._table.qualified_name:
+            name, is_followed = None, False
+        if name is not None and name != old_name:
+            then = "then start again: nothing is missed" if is_followed else "then cdcwatch run --accept-gap"
             return TableChangedError(
-                f"{self._table.qualified_name} is now called {name}",
-                remedy=f"set table.name to {name}, then cdcwatch run --accept-gap",
+                f"{old_name} is now called {name}", remedy=f"set table.name to {name}, {then}", is_gap=not is_followed
             )
+        if isinstance(error, MissingColumnError):  # at which the stream itself stops
+            return TableChangedError(str(error), remedy=error.remedy, is_gap=False)
         return TableChangedError(str(error), remedy=f"{error.remedy}; then cdcwatch run --accept-gap")
 
 
@@ -100,13 +125,44 @@ def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:
     """What changed that the stream can't make good; None when nothing did. Pure."""
     if found.oid != begun_with.oid:
         return "another table has taken its name"
-    if [column.name for column in found.key] != [column.name for column in begun_with.key]:
+    if len(found.key) != len(begun_with.key):
         return "its key has other columns"
-    watched = [*begun_with.key, begun_with.deadline, begun_with.status, begun_with.version]
-    now = [*found.key, found.deadline, found.status, found.version]
-    for before, after in zip(watched, now, strict=True):
-        if before is not None and after is not None and before.type != after.type:
+    for before, after in _pairs(begun_with, found):
+        if after.name not in before.names:
+            return "its key has other columns"
+        if not _hold_the_same(before, after):
             return f"column {before.name} was {before.type} and is {after.type}"
     if begun_with.logs_old_rows and not found.logs_old_rows:
         return "its replica identity no longer logs status and deadline"
     return None
+
+
+def renews(begun_with: WatchedTable, found: WatchedTable) -> str | None:
+    """What changed that the stream tells of and our statements don't know; None when nothing did. Pure."""
+    for before, after in _pairs(begun_with, found):
+        if before.name != after.name:
+            return f"column {before.name} is now called {after.name}"
+        if before.type != after.type:
+            return f"column {before.name} was {before.type} and is {after.type}"
+    return None
+
+
+def _pairs(begun_with: WatchedTable, found: WatchedTable) -> Iterator[tuple[Column, Column]]:
+    watched = [*begun_with.key, begun_with.deadline, begun_with.status, begun_with.version]
+    now = [*found.key, found.deadline, found.status, found.version]
+    for before, after in zip(watched, now, strict=True):
+        if before is not None and after is not None:
+            yield before, after
+
+
+_TEXTS: Final = frozenset({"text", "character varying"})
+
+
+def _hold_the_same(before: Column, after: Column) -> bool:
+    """Whether a value has one text in both types: what came before the change is read alike after it."""
+    if before.type == after.type:
+        return True
+    if before.base or after.base:
+        return False
+    kinds = {before.kind, after.kind}
+    return kinds <= INTEGER_TYPES or kinds <= _TEXTS or (len(kinds) == 1 and before.kind != "character")

@@ -14,6 +14,7 @@ from psycopg.rows import class_row, dict_row
 from cdcwatch.database import translated
 from cdcwatch.errors import ConfigurationError, PreconditionError
 from cdcwatch.queries import query
+from cdcwatch.settings import alternatives
 from cdcwatch.slot.partitions import Partition, require_whole
 from cdcwatch.slot.zones import require_instants, require_zone
 from cdcwatch.table import INTEGER_TYPES, Column, WatchedTable
@@ -38,6 +39,10 @@ _UNWATCHABLE_PERSISTENCE: Final = {
 }
 
 
+class MissingColumnError(PreconditionError):
+    """The table has no column of a configured name: the stream can't be read on, and is not passed over."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Relation:
     oid: int
@@ -60,6 +65,8 @@ class _CatalogColumn:
     is_not_null: bool
     generated: str
     """Empty, s(tored) or v(irtual)."""
+    others: tuple[str, ...] = ()
+    """The configuration's other names for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,20 +241,23 @@ def _watchable(
 
 
 def _plain(column: _CatalogColumn) -> Column:
-    return Column(column.name, column.type, column.base)
+    return Column(column.name, column.type, column.base, column.others)
 
 
-def _column(table: str, role: str, name: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:
-    """The column that `table.<role>` names."""
-    found = columns.get(name)
+def _column(table: str, role: str, text: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:
+    """The column that `table.<role>` names: the first of several names that the table has. MissingColumnError."""
+    names = alternatives(text)
+    found = next((columns[name] for name in names if name in columns), None)
     if found is None:
-        near = [column.name for column in columns.values() if column.name.lower() == name.lower()]
+        wanted = {name.lower() for name in names}
+        near = [column.name for column in columns.values() if column.name.lower() in wanted]
         optional = f', or set table.{role} = ""' if role in {"status", "version"} else ""
-        raise PreconditionError(
-            f"{table} has no column {name!r} (table.{role})",
-            remedy=f"set table.{role} to one of its columns: {', '.join(near or columns)}{optional}",
+        raise MissingColumnError(
+            f"{table} has no column {' or '.join(map(repr, names))} (table.{role})",
+            remedy=f"set table.{role} to one of its columns: {', '.join(near or columns)}{optional};"
+            f' after a rename to both names, as "new_name|{names[0]}"',
         )
-    return found
+    return replace(found, others=tuple(name for name in names if name != found.name))
 
 
 def _key(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 from psycopg.rows import class_row
 
+from cdcwatch.errors import PreconditionError
 from cdcwatch.queries import query
 
 if TYPE_CHECKING:
@@ -93,6 +94,41 @@ def breaks_updates(facts: PublicationFacts, table: TableFacts) -> bool:
     return any(not identity <= published for identity in [set(table.identity_columns), *leaves]) or (
         full and not every <= published
     )
+
+
+def publication_flaw(  # noqa: PLR0911  a flaw each
+    settings: Settings, table: TableFacts, facts: PublicationFacts, server_version: int
+) -> tuple[str, str] | None:
+    """What is amiss, and what mends it after ALTER PUBLICATION and the name."""
+    wanted, name = creation_text(settings, table, server_version), quoted_name(settings.slot.publication)
+    member = wanted.removeprefix(f"CREATE PUBLICATION {name} FOR ").partition(" WITH ")[0].rstrip(";")
+    if not facts.has_table and table.partitions is not None and not facts.via_root:
+        return f"does not hold {table.sql_name} as a whole", "SET (publish_via_partition_root = true)"
+    if not facts.has_table:
+        return f"does not hold {table.sql_name}", f"ADD {member}"
+    if breaks_updates(facts, table):
+        return "lacks columns of the replica identity: UPDATE and DELETE fail in the application", f"SET {member}"
+    missing = missing_columns(facts, table)
+    if missing:
+        return f"lacks the columns {table.quoted(missing)}", f"SET {member}"
+    if facts.has_row_filter:
+        return "has a row filter: an order that leaves it would look deleted", f"SET {member}"
+    if not facts.publishes_all:
+        return "leaves out some kinds of change", "SET (publish = 'insert, update, delete, truncate')"
+    return None
+
+
+def require_published(connection: psycopg.Connection[Any], table: TableFacts, settings: Settings) -> None:
+    """PreconditionError where the publication is gone, or no longer tells every change of the table."""
+    name = quoted_name(settings.slot.publication)
+    facts, version = read_publication(connection, table, settings), connection.info.server_version
+    if facts is None:
+        raise PreconditionError(
+            f"the publication {name} is gone: pgoutput can't read on", remedy=creation_text(settings, table, version)
+        )
+    flaw = publication_flaw(settings, table, facts, version)
+    if flaw is not None:
+        raise PreconditionError(f"the publication {name} {flaw[0]}", remedy=f"ALTER PUBLICATION {name} {flaw[1]}")
 
 
 def creation(settings: Settings, table: TableFacts, server_version: int) -> sql.Composed:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.slot.check import Check
-from cdcwatch.slot.publication import breaks_updates, creation_text, missing_columns, quoted_name, watched_columns
+from cdcwatch.slot.publication import creation_text, publication_flaw, quoted_name, watched_columns
 
 if TYPE_CHECKING:
     from cdcwatch.slot.catalog import TableFacts
     from cdcwatch.slot.facts import Facts
-    from cdcwatch.slot.publication import PublicationFacts
 
 _INSTALL_IDENTITY: Final = " -- as sql/install.sql does with -v identity=on; its columns must be NOT NULL"
 _GENERATED_PUBLISHED_SINCE: Final = 180_000
@@ -210,7 +209,7 @@ def publication(facts: Facts) -> Check | None:
     if told is None:
         return _no_publication(facts, found)
     name = quoted_name(facts.settings.slot.publication)
-    flaw = _publication_flaw(facts, found, told, name)
+    flaw = publication_flaw(facts.settings, found, told, facts.server.version_number)
     if flaw is not None:
         return Check("publication", "fail", f"publication {name} {flaw[0]}", f"ALTER PUBLICATION {name} {flaw[1]}")
     return Check("publication", "ok", f"publication {name} has the table and its columns")
@@ -235,25 +234,3 @@ def _no_publication(facts: Facts, found: TableFacts) -> Check:
             f"as an owner of the table with CREATE in the database: {making}",
         )
     return Check("publication", "ok", f"slot create makes the publication {name}")
-
-
-def _publication_flaw(  # noqa: PLR0911  a flaw each
-    facts: Facts, found: TableFacts, told: PublicationFacts, name: str
-) -> tuple[str, str] | None:
-    """What is amiss, and what mends it after ALTER PUBLICATION."""
-    wanted = creation_text(facts.settings, found, facts.server.version_number)
-    member = wanted.removeprefix(f"CREATE PUBLICATION {name} FOR ").partition(" WITH ")[0].rstrip(";")
-    if not told.has_table and found.partitions is not None and not told.via_root:
-        return f"does not hold {found.sql_name} as a whole", "SET (publish_via_partition_root = true)"
-    if not told.has_table:
-        return f"does not hold {found.sql_name}", f"ADD {member}"
-    if breaks_updates(told, found):
-        return "lacks columns of the replica identity: UPDATE and DELETE fail in the application", f"SET {member}"
-    missing = missing_columns(told, found)
-    if missing:
-        return f"lacks the columns {found.quoted(missing)}", f"SET {member}"
-    if told.has_row_filter:
-        return "has a row filter: an order that leaves it would look deleted", f"SET {member}"
-    if not told.publishes_all:
-        return "leaves out some kinds of change", "SET (publish = 'insert, update, delete, truncate')"
-    return None
