@@ -74,6 +74,8 @@ class WatchedTable:
     logs_old_rows: bool = False
     """Whether the replica identity logs the old status and deadline of every changed row."""
     columns: tuple[Column, ...] = field(default=(), compare=False)
+    encoding: str = ""
+    """The database's encoding as Python names it; empty for UTF-8 and where there is none (SQL_ASCII)."""
     zone: str = ""
     """Of a deadline without time zone: the zone whose local time it is; empty for a timestamptz."""
     leaves: tuple[Leaf, ...] | None = field(default=None, compare=False)

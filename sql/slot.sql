@@ -99,15 +99,10 @@ SELECT ((CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_cur
 -- No slot may be moved beyond.
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text, (SELECT system_identifier::text FROM pg_control_system());
 
--- name: peek_text
--- The slot's changes in a text plugin's words, without consuming any. Read up to a number of them at the end of a
--- transaction, or up to an LSN.
--- https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
-SELECT lsn::text, data
-  FROM pg_logical_slot_peek_changes(%(slot)s, %(upto_lsn)s::pg_lsn, %(upto_count)s, VARIADIC %(options)s::text[]);
-
--- name: peek_binary
--- The same of a plugin that speaks binary.
+-- name: peek
+-- The slot's changes as the plugin writes them, byte for byte, without consuming any: a function that gives text would
+-- convert a text plugin's words, which the stream does not. Read up to a number of them at the end of a transaction, or up
+-- to an LSN. https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
 SELECT lsn::text, data
   FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto_lsn)s::pg_lsn, %(upto_count)s, VARIADIC %(options)s::text[]);
 

@@ -71,17 +71,20 @@ class Streams:
             )
         return Watched(self, settings, facts)
 
-    def read(self, plugin: str, table: WatchedTable, publication: str) -> list[Message]:
-        """What has come since, consumed; transactions without a change of the table are left out."""
+    def read(self, plugin: str, table: WatchedTable, publication: str, *, unfiltered: bool = False) -> list[Message]:
+        """What has come since, consumed; transactions without a change of the table are left out.
+
+        `unfiltered`: wal2json is not asked for the table only.
+        """
         version = self._reader.info.server_version
         decoder = decoder_factory(plugin, table, publication=publication, server_version=version)()
-        form = "binary_changes" if plugin == "pgoutput" else "changes"
+        options = {name: text for name, text in decoder.options().items() if not (unfiltered and name == "add-tables")}
         rows = self._reader.execute(
-            f"SELECT data FROM pg_logical_slot_get_{form}(%s, NULL, NULL, VARIADIC %s)",  # type: ignore[call-overload]
-            [self._slot(plugin), [text for pair in decoder.options().items() for text in pair]],
+            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, VARIADIC %s)",
+            [self._slot(plugin), [text for pair in options.items() for text in pair]],
             binary=True,
         ).fetchall()
-        decoded = [decoder.decode(data.encode() if isinstance(data, str) else data) for (data,) in rows]
+        decoded = [decoder.decode(data) for (data,) in rows]
         return _without_empty_transactions([message for message in decoded if message is not None])
 
 

@@ -158,7 +158,7 @@ class PgoutputDecoder:
             types.append(type_oid)
         for column in (*self._table.key, self._table.status):
             if column is not None and column.base and column.kind == "boolean":
-                types[places[column.name]] = _BOOLEAN  # a domain over it is written alike
+                types[_place(places, column)] = _BOOLEAN  # a domain over it is written alike
         self._layouts[relation] = self._layout(width, places, in_identity, types)
 
     def _layout(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch.decode.leaves import Leaves, PartitionedWal2JsonDecoder
 from cdcwatch.decode.pgoutput import PgoutputDecoder, speaks_binary
-from cdcwatch.decode.wal2json import Wal2JsonDecoder
+from cdcwatch.decode.wal2json import Recoding, Wal2JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,10 @@ def decoder_factory(
     if plugin == "pgoutput":
         binary = server_version >= _FIRST_BINARY_VERSION and speaks_binary(table)
         return lambda: PgoutputDecoder(table, publication, binary=binary)
-    if table.leaves is not None:
-        shared = leaves or Leaves(table)
-        return lambda: PartitionedWal2JsonDecoder(table, shared)
-    return lambda: Wal2JsonDecoder(table)
+    shared = None if table.leaves is None else leaves or Leaves(table)
+
+    def of_wal2json() -> Decoder:
+        decoder = Wal2JsonDecoder(table) if shared is None else PartitionedWal2JsonDecoder(table, shared)
+        return Recoding(decoder, table.encoding) if table.encoding else decoder
+
+    return of_wal2json

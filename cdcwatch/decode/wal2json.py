@@ -23,7 +23,7 @@ from cdcwatch.zone import deadline_parser
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cdcwatch.decode.change import Message
+    from cdcwatch.decode.change import Decoder, Message
     from cdcwatch.table import Column
 
 _ABSENT: Final = object()
@@ -180,6 +180,25 @@ class Wal2JsonDecoder:
             status if status is None else self._status_text(status),
             _version(identity.get(self._version)) if self._version else None,
         )
+
+
+class Recoding:
+    """For a database that isn't UTF-8: wal2json's lines come in its encoding, whatever client_encoding says."""
+
+    def __init__(self, decoder: Decoder, encoding: str) -> None:
+        self._decoder, self._encoding = decoder, encoding
+
+    def options(self) -> Mapping[str, str]:
+        """The decoder's."""
+        return self._decoder.options()
+
+    def decode(self, payload: bytes | memoryview) -> Message | None:
+        """One line."""
+        try:
+            line = str(payload, self._encoding).encode()
+        except UnicodeError:
+            raise DecodeError(f"wal2json sent a line that is not {self._encoding}", remedy=_REMEDY) from None
+        return self._decoder.decode(line)
 
 
 def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

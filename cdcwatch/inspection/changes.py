@@ -80,7 +80,6 @@ def read_changes(
         "upto_count": upto_count,
         "options": flat,
     }
-    block = "peek_binary" if plugin == "pgoutput" else "peek_text"
     if read_connection(connection).is_pooled:
         # Settings of this connection would reach others, and not this one's next statement.
         raise PreconditionError(
@@ -94,8 +93,8 @@ def read_changes(
         # By a cursor of the server's: what a huge transaction gives stays there, not in our memory.
         with connection.transaction(), connection.cursor(name="cdcwatch_peek") as cursor:
             cursor.itersize = _FETCH_ROWS
-            for _lsn, data in cursor.execute(query("slot", block), wanted):
-                yield decoder.decode(data if isinstance(data, bytes) else data.encode())
+            for _lsn, data in cursor.execute(query("slot", "peek"), wanted):
+                yield decoder.decode(data)
     except psycopg.errors.ObjectInUse:  # taken since we looked
         raise active(read_status(connection, status.name) or status) from None
     except psycopg.Error as error:

@@ -15,6 +15,7 @@ from cdcwatch.database import translated
 from cdcwatch.errors import ConfigurationError, PreconditionError
 from cdcwatch.queries import query
 from cdcwatch.settings import alternatives
+from cdcwatch.slot.encodings import codec
 from cdcwatch.slot.partitions import Partition, require_whole
 from cdcwatch.slot.zones import require_instants, require_zone
 from cdcwatch.table import INTEGER_TYPES, Column, WatchedTable
@@ -161,7 +162,8 @@ def read_table(connection: psycopg.Connection[Any], settings: Settings) -> Table
         promised = (relation.identity, facts.identity_columns) if speaks_for_all else ("d", key)
         require_whole(facts.sql_name, leaves, *promised)
         facts = replace(facts, watched=replace(facts.watched, leaves=tuple(part.leaf for part in leaves)))
-    return replace(facts, partitions=leaves)
+    watched = replace(facts.watched, encoding=codec(connection.info.parameter_status("server_encoding") or ""))
+    return replace(facts, watched=watched, partitions=leaves)
 
 
 def _relation(connection: psycopg.Connection[Any], schema: str, name: str) -> _Relation:

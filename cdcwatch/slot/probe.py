@@ -64,9 +64,8 @@ def _asked(
     try:
         if not own:
             connection.execute(query("slot", "create_temporary_slot"), {"slot": slot, "plugin": plugin})
-        block = "peek_binary" if plugin == "pgoutput" else "peek_text"
         flat = [text for pair in options.items() for text in pair]
-        connection.execute(query("slot", block), {"slot": slot, "upto_lsn": None, "upto_count": 1, "options": flat})
+        connection.execute(query("slot", "peek"), {"slot": slot, "upto_lsn": None, "upto_count": 1, "options": flat})
     except psycopg.errors.QueryCanceled:
         # The library is loaded before the wait for running transactions, and its options are read before any change.
         return PluginProbe(was_loaded=True, knows_options=True if own else None)

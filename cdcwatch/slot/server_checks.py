@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.slot.check import Check, failed
+from cdcwatch.slot.encodings import codec
 from cdcwatch.slot.managed import set_parameter
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def encoding(facts: Facts) -> Check:
             "the database's encoding is SQL_ASCII: bytes beyond ASCII in a key or status can't be read as text",
             "move the database to one with ENCODING 'UTF8' (pg_dump, createdb -E UTF8 -T template0, pg_restore), or"
             " keep keys and statuses in ASCII",
+        )
+    is_known = facts.server.encoding == "UTF8" or codec(facts.server.encoding) != ""
+    if facts.settings.slot.plugin == "wal2json" and not is_known:
+        return Check(
+            "encoding",
+            "warn",
+            f"wal2json sends texts in the database's encoding, {facts.server.encoding}, which we can't read",
+            'set slot.plugin = "pgoutput", whose texts the server converts',
         )
     return Check("encoding", "ok", f"the database's encoding is {facts.server.encoding}")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 FIRST_US, LAST_US = -211_813_488_000_000_000, 9_223_371_331_199_999_999
+OID = WATCHED.oid
 int8 = st.integers(-(2**63), 2**63 - 1)
 int4 = st.integers(-(2**31), 2**31 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -61,7 +62,7 @@ def test_rows_come_back_equal(data, key, old_key, new, old, note, binary, full):
     order = data.draw(st.permutations(list(OIDS)))
     identity = list(OIDS) if full else [column.name for column in table.key]
     decoder = PgoutputDecoder(table, "p", binary=binary)
-    assert decoder.decode(relation(7, table, order, identity, full=full)) is None
+    assert decoder.decode(relation(OID, table, order, identity, full=full)) is None
 
     def tuple_of(row, row_key, only=None):
         values = values_of(row, row_key, note, binary=binary)
@@ -74,16 +75,16 @@ def test_rows_come_back_equal(data, key, old_key, new, old, note, binary, full):
         return canonical_key(texts, integer=table.has_integer_key)
 
     known = old if full else None
-    assert decoder.decode(row_change("I", 7, new=tuple_of(new, key), binary=binary)) == Change(
+    assert decoder.decode(row_change("I", OID, new=tuple_of(new, key), binary=binary)) == Change(
         "insert", named(key), new, None
     )
     moved = named(old_key) if old_key != key else None
     old_tuple = tuple_of(old, old_key) if full else tuple_of(old, old_key, identity)
-    line = row_change("U", 7, new=tuple_of(new, key), old=old_tuple, kind="O" if full else "K", binary=binary)
+    line = row_change("U", OID, new=tuple_of(new, key), old=old_tuple, kind="O" if full else "K", binary=binary)
     assert decoder.decode(line) == Change("update", named(key), new, known, moved)
-    line = row_change("D", 7, old=old_tuple, kind="O" if full else "K", binary=binary)
+    line = row_change("D", OID, old=old_tuple, kind="O" if full else "K", binary=binary)
     assert decoder.decode(memoryview(line)) == Change("delete", named(old_key), None, known)
-    assert decoder.decode(truncate(7)) == Truncate()
+    assert decoder.decode(truncate(OID)) == Truncate()
 
 
 @given(lsn=st.integers(0, 2**64 - 1), time_us=int8, xid=st.integers(0, 2**32 - 1))
@@ -102,11 +103,11 @@ def test_what_the_identity_logs_fills_in_for_what_was_not_sent_again(binary):
     whole = [values[name] for name in order]
     unchanged = [... if name == "note" else values[name] for name in order]
     decoder = PgoutputDecoder(COMPOSITE, "p", binary=binary)
-    decoder.decode(relation(7, COMPOSITE, order, order, full=True))
-    line = row_change("U", 7, new=unchanged, old=whole, kind="O", binary=binary)
+    decoder.decode(relation(OID, COMPOSITE, order, order, full=True))
+    line = row_change("U", OID, new=unchanged, old=whole, kind="O", binary=binary)
     assert decoder.decode(line) == Change("update", f'["{"k" * 5000}","7"]', row, row, None)
     with pytest.raises(DecodeError):
-        decoder.decode(row_change("U", 7, new=unchanged, binary=binary))
+        decoder.decode(row_change("U", OID, new=unchanged, binary=binary))
 
 
 def _messages(table: WatchedTable) -> list[bytes]:
@@ -114,17 +115,17 @@ def _messages(table: WatchedTable) -> list[bytes]:
     values = values_of(Row(5, "pending", 3), 7, "x", binary=True)
     row = [values[name] for name in order]
     return [
-        relation(7, table, order, order, full=True),
+        relation(OID, table, order, order, full=True),
         begin(1, 2, 3),
         commit(1, 2, 3),
-        row_change("I", 7, new=row, binary=True),
-        row_change("U", 7, new=row, binary=True),
-        row_change("U", 7, new=[*row[:-1], ...], old=row, kind="O", binary=True),
-        row_change("D", 7, old=row, kind="O", binary=True),
-        *(row_change("I", 7, new=[*row[:at], ..., *row[at + 1 :]], binary=True) for at in range(len(row))),
-        *(row_change("I", 7, new=[*row[:at], None, *row[at + 1 :]], binary=True) for at in range(len(row))),
-        truncate(7),
-        truncate(7, 8, 7),
+        row_change("I", OID, new=row, binary=True),
+        row_change("U", OID, new=row, binary=True),
+        row_change("U", OID, new=[*row[:-1], ...], old=row, kind="O", binary=True),
+        row_change("D", OID, old=row, kind="O", binary=True),
+        *(row_change("I", OID, new=[*row[:at], ..., *row[at + 1 :]], binary=True) for at in range(len(row))),
+        *(row_change("I", OID, new=[*row[:at], None, *row[at + 1 :]], binary=True) for at in range(len(row))),
+        truncate(OID),
+        truncate(8, OID),
     ]
 
 
@@ -138,7 +139,7 @@ def read_or_refused(message: bytes) -> None:
         decoder = PgoutputDecoder(table, "p", binary=binary)
         for knows in (False, True):
             if knows:
-                decoder.decode(relation(7, table, list(OIDS), list(OIDS), full=True))
+                decoder.decode(relation(OID, table, list(OIDS), list(OIDS), full=True))
             with contextlib.suppress(DecodeError):
                 decoder.decode(message)
             # What it has learnt from that, a Relation message perhaps, it applies to what follows.
@@ -155,7 +156,7 @@ def read_or_refused(message: bytes) -> None:
 )
 @example(b"")
 @example(b"I")
-@example(b"U\0\0\0\7")
+@example(b"U\0\0\x40\0")
 @example(b"T\xff\xff\xff\xff\0")
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_a_decode_error_at_worst(message):
@@ -193,18 +194,18 @@ def test_messages_about_other_columns_than_ours_are_a_decode_error_at_worst(mess
 @pytest.mark.parametrize("width", [0, 3, 7, 9])
 def test_an_instant_of_another_width_is_refused(width):
     decoder = PgoutputDecoder(WATCHED, "p", binary=True)
-    decoder.decode(relation(7, WATCHED, list(OIDS), ["id"]))
+    decoder.decode(relation(OID, WATCHED, list(OIDS), ["id"]))
     values = values_of(Row(5, "pending", 3), 7, "x", binary=True) | {"expires_at": b"\1" * width}
     with pytest.raises(DecodeError) as caught:
-        decoder.decode(row_change("I", 7, new=[values[name] for name in OIDS], binary=True))
+        decoder.decode(row_change("I", OID, new=[values[name] for name in OIDS], binary=True))
     assert "pending" not in str(caught.value)
 
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_g03_bytes_that_are_no_utf8_are_refused_without_being_shown(binary):
     decoder = PgoutputDecoder(WATCHED, "p", binary=binary)
-    decoder.decode(relation(7, WATCHED, list(OIDS), ["id"]))
+    decoder.decode(relation(OID, WATCHED, list(OIDS), ["id"]))
     values = values_of(Row(5, "pending", 3), 7, "x", binary=binary) | {"status": b"p\xe9nding"}
     with pytest.raises(DecodeError) as caught:
-        decoder.decode(row_change("I", 7, new=[values[name] for name in OIDS], binary=binary))
+        decoder.decode(row_change("I", OID, new=[values[name] for name in OIDS], binary=binary))
     assert "nding" not in str(caught.value)

@@ -17,6 +17,7 @@ from tests.fakes.table import WATCHED
 from tests.pgoutput import relation, row_change
 from tests.wal2json import render
 
+OID = WATCHED.oid
 pieces = st.sampled_from(['"', ",", "[", "]", '","', "\\", '\\"', "", " ", "é", "\u2028", "\x01", "null", "1", "1.0"])
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8) | st.lists(
     pieces, max_size=4
@@ -53,9 +54,9 @@ def test_both_decoders_and_the_topic_have_the_same_key(pair):
     )
     order = [*names, "status", "expires_at", "version"]
     decoder = PgoutputDecoder(table, "p", binary=False)
-    decoder.decode(relation(7, table, order, names))
+    decoder.decode(relation(OID, table, order, names))
     tuple_ = [*(text.encode() for text in values), b"pending", b"2000-01-01 00:00:00+00", b"3"]
-    told = [Wal2JsonDecoder(table).decode(line), decoder.decode(row_change("I", 7, new=tuple_, binary=False))]
+    told = [Wal2JsonDecoder(table).decode(line), decoder.decode(row_change("I", OID, new=tuple_, binary=False))]
     assert told[0] == told[1]
     key = canonical_key(values, integer=False)
     assert told[0].key == key

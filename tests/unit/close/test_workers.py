@@ -380,3 +380,24 @@ def test_no_observer_takes_everything():
     observer.batch_settled({}, [], 0)
     observer.clock_measured(database_us=0, uncertainty_us=0, jumped=False)
     observer.database_lost(UnavailableError("x", remedy="y"))
+
+
+def test_a_read_of_local_times_that_broke_off_is_taken_up_before_what_may_be_out_of_order(monkeypatch):
+    """Where clocks are put back a page may end with a later deadline than the next one begins with."""
+    world = World()
+    asked = []
+
+    def open_deadlines(self, after_us, _through_us):
+        asked.append(after_us)
+        yield [Due("late", world.database.now_us + 100, 0)]
+        if len(asked) == 1:
+            raise UnavailableError("cut", remedy="none")
+        yield [Due("early", world.database.now_us + 60, 0)]
+
+    monkeypatch.setattr(FakeTable, "disorder_us", 50)
+    monkeypatch.setattr(FakeTable, "open_deadlines", open_deadlines)
+    with pytest.raises(UnavailableError):
+        world.window.step()
+    world.window.step()
+    assert asked == [None, world.database.now_us + 49]
+    assert len(world.agenda) == 2
