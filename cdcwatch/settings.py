@@ -7,6 +7,7 @@ repr of the settings shows neither.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from cdcwatch.errors import ConfigurationError
 from cdcwatch.zone import Zone
 
 ENVIRONMENT_PREFIX = "CDCWATCH_"
+_ALTERNATIVE = re.compile(r"(?:[^|]|\|\|)+")
 DEFAULT_PATH = Path("cdcwatch.toml")
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -172,8 +174,11 @@ class Settings(_Section, frozen=True):
 
 
 def alternatives(column: str) -> tuple[str, ...]:
-    """The names that a key of [table] gives a column, `expires_at|deadline`: for one that was or will be renamed."""
-    return tuple(name for name in column.split("|") if name)
+    """The names that a key of [table] gives a column, `expires_at|deadline`: for one that was or will be renamed.
+
+    A bar that belongs to a name is written twice.
+    """
+    return tuple(name.replace("||", "|") for name in _ALTERNATIVE.findall(column))
 
 
 def load_settings(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:

@@ -248,7 +248,7 @@ def _plain(column: _CatalogColumn) -> Column:
 
 def _column(table: str, role: str, text: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:
     """The column that `table.<role>` names: the first of several names that the table has. MissingColumnError."""
-    names = alternatives(text)
+    names = alternatives(text) or (text,)
     found = next((columns[name] for name in names if name in columns), None)
     if found is None:
         wanted = {name.lower() for name in names}
@@ -275,7 +275,9 @@ def _key(
             f"{table} has no primary key: UPDATE and DELETE would not say which order they changed",
             remedy=f"ALTER TABLE {table} ADD PRIMARY KEY (…), or name unique columns in table.key",
         )
-    key = [_column(table, "key", name, columns) for name in named or (primary.columns if primary else ())]
+    key = [_column(table, "key", name, columns) for name in named]
+    if primary is not None and not named:
+        key = [columns[name] for name in primary.columns]
     listed = ", ".join(column.sql_name for column in key)
     nullable = [column.sql_name for column in key if not column.is_not_null]
     if nullable:

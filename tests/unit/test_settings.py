@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.settings import Settings, load_settings
+from cdcwatch.settings import Settings, alternatives, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,21 @@ def test_broken_toml_names_the_place(tmp_path: Path) -> None:
 def test_unknown_keys_are_errors(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown key"):
         _load(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a", ("a",)),
+        ("new|old", ("new", "old")),
+        ("a||b", ("a|b",)),
+        ("a|||b", ("a|", "b")),
+        ("|a|", ("a",)),
+        ("", ()),
+    ],
+)
+def test_a_column_may_have_several_names_and_bars_in_them(text: str, names: tuple[str, ...]) -> None:
+    assert alternatives(text) == names
 
 
 @pytest.mark.parametrize("zone", ["Europe/Atlantis", "europe/amsterdam", "/etc/passwd", "../UTC", "Europe", "+02", " "])
