@@ -98,6 +98,17 @@ class _InstantTextLoader(Loader):
         return parse_instant(bytes(data).decode())
 
 
+class _AnyTextLoader(Loader):
+    r"""Text of a SQL_ASCII database: what is no UTF-8 is shown as `\xe9`."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="backslashreplace")
+
+
+class _AnyTextBinaryLoader(_AnyTextLoader):
+    format = Format.BINARY
+
+
 class BoundedConnection(psycopg.Connection[_Row]):
     """A connection that is given up when the server stays silent for too long.
 
@@ -162,7 +173,8 @@ def connect(
         made: BoundedConnection[tuple[Any, ...]] = BoundedConnection.connect(
             conninfo.make_conninfo("", **{**defaults, **parameters}), autocommit=True, prepare_threshold=None
         )
-    made.answer_timeout_s = answer_timeout_s
+        made.answer_timeout_s = answer_timeout_s
+        accept_any_bytes(made)
     register_instants(made)
     return made
 
@@ -190,6 +202,20 @@ def _unreadable_dsn() -> ConfigurationError:
         "postgres.dsn can't be read as libpq keywords or as a URI",
         remedy="percent-encode special characters of a URI, or use keywords, PGPASSFILE or a service file",
     )
+
+
+def accept_any_bytes(connection: psycopg.Connection[Any]) -> None:
+    """In a SQL_ASCII database texts may hold any bytes, which the server refuses to send to a client of UTF-8.
+
+    One such row would fail every statement that meets it, and pgoutput's stream for ever.
+    https://www.postgresql.org/docs/current/multibyte.html
+    """
+    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+        return
+    connection.execute("SET client_encoding = 'SQL_ASCII'")
+    for name in (0, "text", "varchar", "bpchar", "name"):  # 0: whatever has no loader of its own
+        connection.adapters.register_loader(name, _AnyTextLoader)
+        connection.adapters.register_loader(name, _AnyTextBinaryLoader)
 
 
 def register_instants(connection: psycopg.Connection[Any]) -> None:

@@ -132,11 +132,17 @@ def any_kafka() -> Iterator[Kafka]:
 
 
 @contextmanager
-def fresh_database(postgres: Postgres) -> Iterator[Database]:
+def fresh_database(postgres: Postgres, *, encoding: str = "UTF8") -> Iterator[Database]:
     """A new database, dropped with its slots and connections afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0").format(
+                sql.Identifier(name), sql.Literal(encoding)
+            )
+            if encoding != "UTF8"
+            else sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+        )
     try:
         yield Database(name, postgres.dsn(dbname=name))
     finally:

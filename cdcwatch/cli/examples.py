@@ -17,6 +17,7 @@ _EXAMPLES: Final = {
     "events": [
         "cdcwatch events --follow",
         "cdcwatch events --from-beginning --json | jq -c '{id, type, subject}'",
+        "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # a row that could not be understood",
     ],
     "explain": ["cdcwatch explain 4711", "cdcwatch explain eu 4711 --json    # a key of two columns"],
     "demo": ["cdcwatch demo", "cdcwatch demo --for 20s --json"],

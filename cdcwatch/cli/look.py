@@ -51,6 +51,7 @@ def events(
             "-n", metavar="N", min=0, help="The last N (with --from-beginning: the first N) instead of the last 20."
         ),
     ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="The dead letters: rows that could not be understood.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each record's value as it is, one a line.")] = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
@@ -58,8 +59,12 @@ def events(
     """Read the topic as any subscriber would, and print events. Ends at SIGINT and SIGTERM."""
     from cdcwatch.handoff.tail import TopicTail
 
-    settings = settings_of(context, config)
-    with _ending_signals() as ended, TopicTail(settings.kafka, is_ended=ended.is_set) as tail:
+    kafka = settings_of(context, config).kafka
+    if dead:
+        from cdcwatch.handoff.dead_letters import of_dead_letters
+
+        kafka = of_dead_letters(kafka)
+    with _ending_signals() as ended, TopicTail(kafka, is_ended=ended.is_set) as tail:
         if from_beginning:
             for record in islice(tail.so_far(), count):
                 _print_record(record, json=json)
@@ -90,11 +95,16 @@ def _print_record(record: "Record", *, json: bool) -> None:
 
 
 def event_line(record: "Record") -> str:
-    """Time, type without its prefix, key, deadline, and the reason where there is one."""
+    """Time, type without its prefix, key, deadline, and the reason where there is one.
+
+    Of a dead letter its id, the plugin and why it could not be understood.
+    """
     import orjson
 
     try:
         event: dict[str, Any] = orjson.loads(record.value)
+        if "input_hex" in event:
+            return f"{event['id']}  {event['plugin']}  {event['reason']}"
         data = event["data"]
         parts = [
             event["time"],

@@ -54,8 +54,12 @@ def _print(found: "Peeked", changes: "list[Traced]", *, explain: bool) -> None:
 
 def _gives(one: "Traced") -> str:
     """The event in a few words, or why there is none."""
+    from cdcwatch.inspection.trace import UNREADABLE_KIND
+
     if one.event is None:
         return f"- {one.why}"
+    if one.kind == UNREADABLE_KIND:
+        return f"dead letter: {one.event['reason']}"
     data: dict[str, Any] = one.event["data"]
     kind = str(one.event["type"]).removeprefix("deadline.")
     reason = f" ({data['reason']})" if data.get("reason") else ""

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate
 from cdcwatch.errors import DecodeError
+from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
     from cdcwatch.deadline.event import Encoder, Event, Stamp
     from cdcwatch.deadline.rule import DeadlineRule
-    from cdcwatch.decode.change import Message, Row
+    from cdcwatch.decode.change import Message, Row, Unreadable
     from cdcwatch.table import Key
 
 Update = tuple["Key", int | None, int]
@@ -54,6 +55,9 @@ class Derivation:
         self._truncated_at: list[int] = []
         self.change_count = 0
         self.replayed_count = 0
+        self.dead_letter_count = 0
+        self.last_dead_letter = ""
+        """Its id and reason."""
 
     @property
     def in_transaction(self) -> bool:
@@ -88,8 +92,10 @@ class Derivation:
             self._begin(message)
         elif isinstance(message, Commit):
             self._commit(message)
-        else:
+        elif isinstance(message, Truncate):
             self._truncate(message)
+        else:
+            self._unreadable(message)
 
     def idle_at(self, wal_end: int) -> None:
         """The server has sent all there is up to `wal_end`, and we are outside a transaction: nothing lies between."""
@@ -173,6 +179,18 @@ class Derivation:
         self._truncated_at.append(len(self._updates))
         if self._is_news():
             self._events.append(self._encoder.table_wide(self._rule.truncated(), self._stamped(), self._ordinal))
+
+    def _unreadable(self, change: Unreadable) -> None:
+        """One ordinal, whatever it was, and no update: the database decides what is closed, not the heap."""
+        if self._transaction is None:
+            raise DecodeError("a change came outside a transaction", remedy="report this with the server's version")
+        self.change_count += 1
+        self._settle_held_delete()
+        if self._is_news():
+            commit_lsn = self._transaction.commit_lsn
+            self.dead_letter_count += 1
+            self.last_dead_letter = f"{format_lsn(commit_lsn)}-{self._ordinal}: {change.reason}"
+            self._events.append(self._encoder.dead_letter(change, commit_lsn, self._ordinal))
 
     def _stamped(self) -> Stamp:
         begin = self._transaction

@@ -17,6 +17,7 @@ from cdcwatch.table import key_texts
 
 if TYPE_CHECKING:
     from cdcwatch.deadline.rule import Derived
+    from cdcwatch.decode.change import Unreadable
     from cdcwatch.table import Key, WatchedTable
 
 _new = tuple.__new__  # what a NamedTuple's own constructor comes to, in half the time
@@ -27,9 +28,21 @@ class Event(NamedTuple):
     """One record for the sink."""
 
     key: bytes | None
-    """The canonical key's bytes; None: about the whole table, for every partition."""
+    """The canonical key's bytes; None: about the whole table, for every partition, or a `DeadLetter`."""
     value: bytes
-    """The CloudEvent, UTF-8 JSON."""
+    """UTF-8 JSON: a CloudEvent, or a dead letter's record."""
+
+
+class DeadLetter(Event):
+    """A record for `<topic>.dead`, which sinks tell from others by its key, None, and its class."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> bytes:
+        """Its Kafka key: the id that the change's event would have had."""
+        text: str = orjson.loads(self.value)["id"]
+        return text.encode()
 
 
 class Stamp(NamedTuple):
@@ -77,6 +90,10 @@ class Encoder(Protocol):
         """The event of a TRUNCATE."""
         ...
 
+    def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> Event:
+        """The record of a change that can't be understood."""
+        ...
+
 
 class Unpublished:
     """For `sink.kind = "none"`: events are counted, their bytes never made."""
@@ -96,11 +113,17 @@ class Unpublished:
         """An event without bytes."""
         return self._EVENT
 
+    def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> Event:  # noqa: ARG002
+        """An event without bytes."""
+        return self._EVENT
+
 
 class EventEncoder:
     """Builds the bytes. A template, because the envelope is nine tenths constant and this runs for every change."""
 
-    def __init__(self, table: WatchedTable, *, system_identifier: str, database: str) -> None:
+    def __init__(self, table: WatchedTable, *, system_identifier: str, database: str, slot: str = "") -> None:
+        """`slot`: named in dead letters."""
+        self._slot = slot
         source = _quoted(f"cdcwatch:{system_identifier}/{database}/{table.qualified_name}")
         self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
         self._columns = [_quoted(column.name) for column in table.key]
@@ -129,6 +152,21 @@ class EventEncoder:
     def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of a TRUNCATE: no key, `subject` `*`."""
         return Event(None, self._value(ordinal, '"*"', "null", derived, stamp))
+
+    def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> DeadLetter:
+        """The record: where the change stands, why it can't be understood, and its bytes, bounded."""
+        lsn_text = format_lsn(commit_lsn)
+        record = {
+            "slot": self._slot,
+            "commit_lsn": lsn_text,
+            "ordinal": ordinal,
+            "id": f"{lsn_text}-{ordinal}",
+            "reason": change.reason,
+            "plugin": change.plugin,
+            "input_hex": change.input_hex,
+            "truncated": change.is_truncated,
+        }
+        return DeadLetter(None, orjson.dumps(record))
 
     def _any_key(self, key: Key, last_of_id: int | str, derived: Derived, stamp: Stamp) -> Event:
         text = str(key)

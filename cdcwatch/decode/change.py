@@ -59,6 +59,18 @@ class Truncate(NamedTuple):
     """The watched table was emptied; no keys are logged."""
 
 
+class Unreadable(NamedTuple):
+    """A change of the watched table, whole as a message, of which a value can't be understood."""
+
+    reason: str
+    """Which column, and what is wrong with it; no value of the row."""
+    plugin: str
+    input_hex: str
+    """The plugin's bytes as they came, the first 2 KiB of them; they hold the row."""
+    is_truncated: bool
+    """Whether there were more."""
+
+
 class Commit(NamedTuple):
     """The end of a transaction."""
 
@@ -67,7 +79,7 @@ class Commit(NamedTuple):
     """The first position behind the commit record: what may be confirmed once the transaction is durable."""
 
 
-Message = Begin | Change | Truncate | Commit
+Message = Begin | Change | Truncate | Unreadable | Commit
 
 
 class Decoder(Protocol):
@@ -78,7 +90,10 @@ class Decoder(Protocol):
         ...
 
     def decode(self, payload: bytes | memoryview) -> Message | None:
-        """One message of the plugin; None for what isn't about the watched table. DecodeError otherwise."""
+        """One message of the plugin; None for what isn't about the watched table.
+
+        DecodeError for what is no message of the plugin, and for what is wrong with every row of the table.
+        """
         ...
 
 

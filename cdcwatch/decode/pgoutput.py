@@ -8,18 +8,20 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
+from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import DAY_US, INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.table import canonical_key
 from cdcwatch.zone import Zone, deadline_parser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cdcwatch.decode.change import Message
+    from cdcwatch.decode.change import Message, Unreadable
     from cdcwatch.table import Column, Key, WatchedTable
 
 _BEGIN: Final = struct.Struct("!QqI")
@@ -36,6 +38,7 @@ _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
 _FULL: Final = ord("f")
 _UNCHANGED_VALUE: Final = object()
+_PLUGIN: Final = "pgoutput"
 _MOST_STATUSES: Final = 1000
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
@@ -180,14 +183,17 @@ class PgoutputDecoder:
             logs_version=version >= 0 and in_identity[version],
         )
 
-    def _insert(self, data: bytes) -> Change | None:
+    def _insert(self, data: bytes) -> Change | Unreadable | None:
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
         values, _ = _tuple(data, _expect(data, 5, _NEW), layout.width)
-        return Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
+        try:
+            return Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
+        except VALUE_ERRORS:
+            return unreadable(_PLUGIN, data, self._parts(values, layout))
 
-    def _update(self, data: bytes) -> Change | None:
+    def _update(self, data: bytes) -> Change | Unreadable | None:
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
@@ -201,6 +207,15 @@ class PgoutputDecoder:
             values = [
                 old if value is _UNCHANGED_VALUE else value for value, old in zip(values, old_values, strict=True)
             ]
+        try:
+            return self._updated(values, old_values, layout)
+        except VALUE_ERRORS:
+            parts = [*self._parts(values, layout)]
+            if old_values is not None:
+                parts += self._parts(old_values, layout, "the old ", whole=layout.logs_old_row)
+            return unreadable(_PLUGIN, data, parts)
+
+    def _updated(self, values: Sequence[Any], old_values: Sequence[Any] | None, layout: _Layout) -> Change:
         key, new = self._key_of(values, layout), self._row(values, layout)
         if not layout.logs_old_row:
             old_key = key if old_values is None else self._key_of(old_values, layout)
@@ -211,15 +226,34 @@ class PgoutputDecoder:
         old_key = self._key_of(old_values, layout)
         return Change(UPDATE, key, new, self._old_row(old_values, layout), None if old_key == key else old_key)
 
-    def _delete(self, data: bytes) -> Change | None:
+    def _delete(self, data: bytes) -> Change | Unreadable | None:
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
         if data[5] not in (_OLD_KEY, _OLD_ROW):
             raise ValueError
         values, _ = _tuple(data, 6, layout.width)
-        old = self._old_row(values, layout) if layout.logs_old_row else None
-        return Change(DELETE, self._key_of(values, layout), None, old)
+        try:
+            old = self._old_row(values, layout) if layout.logs_old_row else None
+            return Change(DELETE, self._key_of(values, layout), None, old)
+        except VALUE_ERRORS:
+            return unreadable(_PLUGIN, data, self._parts(values, layout, "the old ", whole=layout.logs_old_row))
+
+    def _parts(
+        self, values: Sequence[Any], layout: _Layout, which: str = "", *, whole: bool = True
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
+        """What a tuple is made of, for `unreadable`."""
+        yield f"{which}key", partial(self._key_of, values, layout)
+        if not whole:
+            return
+        table, types = self._table, layout.types
+        place = layout.deadline
+        yield f"{which}column {table.deadline.name!r}", partial(self._instant, values[place], types[place])
+        if table.status is not None:
+            place = layout.status
+            yield f"{which}column {table.status.name!r}", partial(self._status, values[place], types[place])
+        if table.version is not None:
+            yield f"{which}column {table.version.name!r}", partial(self._version, values[layout.version])
 
     def _truncate(self, data: bytes) -> Truncate | None:
         count, _options = _TRUNCATE.unpack_from(data, 1)

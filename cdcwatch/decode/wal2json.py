@@ -7,6 +7,7 @@ https://github.com/eulerto/wal2json
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from cdcwatch.decode.boundary import Boundaries
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.cutter import Cutter
+from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
 from cdcwatch.lsn import parse_lsn
@@ -21,15 +23,21 @@ from cdcwatch.table import Key, WatchedTable, canonical_key
 from cdcwatch.zone import deadline_parser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cdcwatch.decode.change import Decoder, Message
+    from cdcwatch.decode.change import Decoder, Message, Unreadable
     from cdcwatch.table import Column
 
 _ABSENT: Final = object()
 _WORDS: Final = {"t": "true", "f": "false"}
 _NOTHING: Final[Mapping[str, Any]] = {}
 _LONGEST_INTEGER: Final = len("-9223372036854775808")
+_ROWS: Final = {
+    "I": (("columns", ""),),
+    "U": (("identity", "the old "), ("columns", "")),
+    "D": (("identity", "the old "),),
+}
+"""Actions about a row, and what their lines are made of."""
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
 
@@ -104,13 +112,77 @@ class Wal2JsonDecoder:
                 return Commit(parse_lsn(parsed["lsn"]), parse_lsn(parsed["nextlsn"]))
             if action == "T":
                 return Truncate() if self._is_ours(parsed) else None
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            # The kind of error only: the text of it may quote the row.
-            kind = type(error).__name__
-            raise DecodeError(f"wal2json sent a line that can't be read ({kind})", remedy=_REMEDY) from None
+        except (*VALUE_ERRORS, RecursionError) as error:
+            return self._salvaged(line, error)
         if action == "M":  # a logical message: nothing of ours
             return None
         raise DecodeError("wal2json sent an action that isn't known", remedy="use wal2json 2.x") from None
+
+    def _salvaged(self, line: bytes, error: Exception) -> Change | Unreadable | None:
+        """A row of which some bytes are no UTF-8, or a value is not what its column is for. DecodeError for any other.
+
+        A SQL_ASCII database may hold any bytes, and they reach us as they are.
+        """
+        try:
+            parsed = _loads_leniently(line)
+            action = parsed["action"]
+            is_row = action in _ROWS
+            is_foreign = is_row and parsed.keys() >= {"schema", "table"} and not self._is_ours(parsed)
+        except (*VALUE_ERRORS, RecursionError):
+            is_row = is_foreign = False
+        if not is_row:
+            # The kind of error only: the text of it may quote the row.
+            kind = type(error).__name__
+            raise DecodeError(f"wal2json sent a line that can't be read ({kind})", remedy=_REMEDY) from None
+        if is_foreign:
+            return None
+        try:
+            change = self._change(action, parsed)
+            if change is not None:
+                _require_text(change)
+                return change
+        except VALUE_ERRORS:
+            pass
+        return unreadable("wal2json", line, self._parts(action, parsed))
+
+    def _parts(self, action: str, line: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], object]]]:
+        """What a row's line is made of, for `unreadable`."""
+        values: dict[str, Any] = {}
+        for side, which in _ROWS[action]:
+            yield f"the list {side!r}", partial(self._side, line, side)
+            values = values | self._side(line, side)
+            self._require_same_type(values.get(self._deadline))
+            yield f"{which}key", partial(self._require_key, values)
+            for column in self._row_columns():
+                if column in values or not which:  # the identity needn't log it
+                    yield f"{which}column {column!r}", partial(self._require_column, column, values)
+
+    def _side(self, line: Mapping[str, Any], side: str) -> dict[str, Any]:
+        return self._by_name(line[side])
+
+    def _require_same_type(self, deadline: Any) -> None:
+        """DecodeError for an instant as another type writes it: that is wrong with every row, and no NULL."""
+        if type(deadline) is not str or _is_read(self._instant, deadline):
+            return
+        if any(_is_read(parse_instant, deadline + rest) for rest in ("", "+00", " 00:00:00+00")):
+            raise DecodeError(
+                f"the deadline column {self._deadline!r} was of another type then",
+                remedy="see `cdcwatch check`, and start again; docs/runbook.md, 'A row that cannot be understood'",
+            )
+
+    def _row_columns(self) -> list[str]:
+        return [name for name in (self._deadline, self._status, self._version) if name]
+
+    def _require_key(self, values: Mapping[str, Any]) -> None:
+        if not self._integer_key:
+            for name, read in self._key:
+                _encoded(read(values[name]))
+        self._key_of(values)
+
+    def _require_column(self, column: str, values: Mapping[str, Any]) -> None:
+        """Reads it alone: the others are NULL, which is never a trouble."""
+        row = self._row({**dict.fromkeys(self._row_columns()), column: values[column]})
+        _encoded(row.status or "")
 
     def _is_ours(self, line: Mapping[str, Any]) -> bool:
         """Filtered on our side too: older versions let TRUNCATE and look-alike names through."""
@@ -201,6 +273,27 @@ class Recoding:
         return self._decoder.decode(line)
 
 
+def _require_text(change: Change) -> None:
+    """UnicodeError where a text of it came as bytes that are none."""
+    _encoded(str(change.key))
+    _encoded(str(change.old_key))
+    for row in (change.old, change.new):
+        if row is not None and row.status is not None:
+            _encoded(row.status)
+
+
+def _is_read(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode()
+
+
 def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {column["name"]: column["value"] for column in columns}
 
@@ -260,6 +353,11 @@ def _loads(line: bytes) -> Any:
 def _loads_exactly(line: bytes) -> Any:
     """JSON with every fractional number as its text: 1.10 stays 1.10."""
     return json.loads(line.decode(), parse_float=str, parse_int=_exact_integer)
+
+
+def _loads_leniently(line: bytes) -> Any:
+    """Bytes that are no UTF-8 stay in the texts, as surrogates."""
+    return json.loads(line.decode(errors="surrogateescape"), parse_float=str, parse_int=_exact_integer)
 
 
 def _exact_integer(digits: str) -> int | str:

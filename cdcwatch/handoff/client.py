@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 METADATA_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 15.0
 
+HARMLESS: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""To a consumer of ours: librdkafka wants a group's name and looks for its coordinator, but none is ever joined."""
+
 _Client = TypeVar("_Client")
 _log = logging.getLogger(__name__)
 _librdkafka_log = logging.getLogger("cdcwatch.librdkafka")
@@ -87,7 +90,7 @@ def explain_kafka(error: KafkaError) -> CdcwatchError:
     if code in _DENIED:
         return PreconditionError(
             f"Kafka refuses: {said}",
-            remedy="grant Write and Describe on the topic and its .progress, Write on the transactional id;"
+            remedy="grant Write and Describe on the topic, its .progress and its .dead, Write on the transactional id;"
             " or mend [kafka.client]",
         )
     if code in _UNFIT:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcwatch.deadline.event import CONTENT_TYPE, Event, for_partition
+from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, for_partition
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.client import (
     client_configuration,
@@ -25,6 +25,7 @@ from cdcwatch.handoff.client import (
     require_topic,
     transactional_id,
 )
+from cdcwatch.handoff.dead_letters import dead_topic, require_dead_topic
 from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ class _KafkaSink:
 
     def __init__(self, settings: KafkaSettings, slot: str) -> None:
         self._settings, self._slot = settings, slot
-        self._topic, self._progress_topic = settings.topic, progress_topic(settings)
+        self._topic, self._progress_topic, self._dead_topic = (
+            settings.topic,
+            progress_topic(settings),
+            dead_topic(settings),
+        )
         self._producer: Producer | None = None
         self._partitions = 1
 
@@ -72,12 +77,16 @@ class _KafkaSink:
         self._producer = producer
         self._partitions = require_topic(producer, self._settings)
         require_progress_topic(producer, self._settings)
+        require_dead_topic(producer, self._settings)
         return producer
 
     def _produce(self, event: Event, on_delivery: Callable[[Any, Any], None] | None = None) -> None:
         """Hands one event to librdkafka; a full queue is waited for, never taken for sent."""
         if event.key is not None:
             self._send(self._topic, event.value, event.key, -1, on_delivery)
+            return
+        if isinstance(event, DeadLetter):
+            self._send(self._dead_topic, event.value, event.id, -1, on_delivery)
             return
         self._partitions = partition_count(self._running(), self._topic) or self._partitions  # some may have been added
         for partition in range(self._partitions):
@@ -260,7 +269,7 @@ class AtLeastOnceSink(_KafkaSink):
         return acknowledged
 
     def _publish(self, batch: Batch) -> None:
-        table_wide = sum(event.key is None for event in batch.events)
+        table_wide = sum(event.key is None and not isinstance(event, DeadLetter) for event in batch.events)
         flight = _InFlight(batch, len(batch.events) + table_wide * (self._partitions - 1))
         self._in_flight.append(flight)
 

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.client import (
+    HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
     create_topic,
@@ -158,6 +159,8 @@ def _newest(consumer: Consumer, topic: str, offset: int, slot: str) -> Progress 
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 return Progress.from_json(newest) if newest is not None else None
+            if error.code() == HARMLESS:
+                continue
             raise explain_kafka(error)
         if message.key() == slot.encode():
             newest = message.value()

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.client import (
+    HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
     explain_kafka,
@@ -34,6 +35,7 @@ _STALLED_S: Final = 8.0
 # Commit markers take offsets too, so that N records may spread over more than N offsets.
 _OFFSETS_A_RECORD: Final = 2
 _FIRST_SPAN: Final = 2000
+_PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, HARMLESS})  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class TopicTail:
         refused = message.error() if message is not None else None
         if refused is None or refused.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             return message
-        if refused.retriable() or refused.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:  # noqa: SLF001
+        if refused.retriable() or refused.code() in _PASSING:
             return None
         raise explain_kafka(refused)
 

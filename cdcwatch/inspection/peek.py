@@ -88,7 +88,7 @@ def _traced(
 def tracer_of(table: WatchedTable, status: SlotStatus, start: Start, system: str) -> Tracer:
     """A tracer that publishes what the service would, from there on."""
     rule = DeadlineRule(table)
-    encoder = EventEncoder(table, system_identifier=system, database=status.connected_database)
+    encoder = EventEncoder(table, system_identifier=system, database=status.connected_database, slot=status.name)
     return Tracer(rule, Derivation(rule, encoder), start.covered, start.snapshot)
 
 

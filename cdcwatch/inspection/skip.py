@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdcwatch.deadline.rule import MOVED, SCHEDULED
 from cdcwatch.inspection.changes import read_changes
 from cdcwatch.inspection.peek import start_of, system_identifier, tracer_of
-from cdcwatch.inspection.trace import TRUNCATE_KIND, Traced
+from cdcwatch.inspection.trace import TRUNCATE_KIND, UNREADABLE_KIND, Traced
 from cdcwatch.slot.catalog import load_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Skipped:
     """Counted as the changes come."""
 
     changes: Counter[str] = field(default_factory=Counter)
-    """By kind: insert, update, delete, truncate."""
+    """By kind: insert, update, delete, truncate, unreadable."""
     events: Counter[str] = field(default_factory=Counter)
     """By type, without the prefix; only what the topic doesn't hold yet."""
     is_lower_bound: bool = False
@@ -54,6 +54,9 @@ class Skipped:
         """One change."""
         self.changes[traced.kind] += 1
         if traced.event is None:
+            return
+        if traced.kind == UNREADABLE_KIND:
+            self.events["dead letters"] += 1
             return
         kind = str(traced.event["type"])
         self.events[kind.removeprefix("deadline.")] += 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Truncate
+from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Truncate, Unreadable
 from cdcwatch.inspection.reason import MERGED, behind, why_none
 from cdcwatch.lsn import format_lsn
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import Key
 
 TRUNCATE_KIND: Final = "truncate"
+UNREADABLE_KIND: Final = "unreadable"
 
 
 class Traced(NamedTuple):
@@ -29,10 +30,10 @@ class Traced(NamedTuple):
 
     commit_lsn: str
     kind: str
-    """insert, update, delete or truncate."""
+    """insert, update, delete, truncate or unreadable."""
     key: str
     event: dict[str, Any] | None
-    """The CloudEvent; None when there is none."""
+    """The CloudEvent, or the dead letter's record; None when there is none."""
     why: str | None
     """Why there is none."""
 
@@ -90,7 +91,9 @@ class Tracer:
         steps = self._settled()
         if isinstance(message, Truncate):
             steps.append(self._step(TRUNCATE_KIND, "*", None, None))
-        return steps if isinstance(message, Truncate | Commit) else []
+        elif isinstance(message, Unreadable):
+            steps.append(self._step(UNREADABLE_KIND, "?", None, None))
+        return steps
 
     def _change_steps(self, change: Change) -> list[_Step]:
         held = self._held

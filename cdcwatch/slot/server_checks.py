@@ -42,23 +42,25 @@ def server_version(facts: Facts) -> Check:
 
 def encoding(facts: Facts) -> Check:
     """Known, so that texts reach us as the UTF-8 that JSON and Kafka keys are."""
-    if facts.server.encoding == "SQL_ASCII":
+    name = facts.server.encoding
+    if name == "SQL_ASCII":
         return Check(
             "encoding",
             "warn",
-            "the database's encoding is SQL_ASCII: bytes beyond ASCII in a key or status can't be read as text",
+            "the database's encoding is SQL_ASCII: a row with bytes in its key or status that are no UTF-8 becomes a"
+            " dead letter",
             "move the database to one with ENCODING 'UTF8' (pg_dump, createdb -E UTF8 -T template0, pg_restore), or"
             " keep keys and statuses in ASCII",
         )
-    is_known = facts.server.encoding == "UTF8" or codec(facts.server.encoding) != ""
+    is_known = name == "UTF8" or codec(name) != ""
     if facts.settings.slot.plugin == "wal2json" and not is_known:
         return Check(
             "encoding",
             "warn",
-            f"wal2json sends texts in the database's encoding, {facts.server.encoding}, which we can't read",
+            f"wal2json sends texts in the database's encoding, {name}, which we can't read",
             'set slot.plugin = "pgoutput", whose texts the server converts',
         )
-    return Check("encoding", "ok", f"the database's encoding is {facts.server.encoding}")
+    return Check("encoding", "ok", f"the database's encoding is {name}")
 
 
 def wal_level(facts: Facts) -> Check:

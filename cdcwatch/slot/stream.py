@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psycopg
 from psycopg import conninfo
 
-from cdcwatch.database import BoundedConnection, explain, parse_dsn, redact, translated
+from cdcwatch.database import BoundedConnection, accept_any_bytes, explain, parse_dsn, redact, translated
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.instant import from_unix_us
 from cdcwatch.lsn import parse_lsn
@@ -170,6 +170,8 @@ class ReplicationConnection:
         self.pid = self._connection.info.backend_pid
         try:
             self._verify_session()
+            with translated():
+                accept_any_bytes(self._connection)
         except BaseException:
             self._connection.close()
             raise

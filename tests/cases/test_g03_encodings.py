@@ -45,23 +45,6 @@ def encoded(postgres: Postgres, encoding: str) -> Iterator[Streams]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("column", ["id", "status"])
-def test_g03_bytes_that_are_no_utf8_stop_the_stream_and_are_not_shown(postgres: Postgres, column: str) -> None:
-    with encoded(postgres, "SQL_ASCII") as streams:
-        watched = streams.watch("orders")
-        values = {"id": "'1'", "status": "'pending'"} | {column: r"E'p\xe9nding'"}
-        streams.connection.execute(
-            f"INSERT INTO orders VALUES ({values['id']}, {values['status']}, '2030-01-01', 0)"  # type: ignore[call-overload]
-        )
-        publication = watched.settings.slot.publication
-        with pytest.raises(DecodeError) as caught:
-            streams.read("wal2json", watched.table, publication)
-        assert "nding" not in str(caught.value)
-        assert "A row that cannot be understood" in caught.value.remedy
-        with pytest.raises(psycopg.errors.CharacterNotInRepertoire):  # the server itself refuses to send it
-            streams.read("pgoutput", watched.table, publication)
-
-
 def test_g03_pgoutput_is_not_troubled_by_columns_that_are_not_watched(postgres: Postgres) -> None:
     with encoded(postgres, "SQL_ASCII") as streams:
         watched = streams.watch("orders")

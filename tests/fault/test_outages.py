@@ -14,7 +14,6 @@ import pytest
 
 from cdcwatch.local.process import free_port
 from tests import services
-from tests.command import cdcwatch
 from tests.oracle.traffic import Traffic
 from tests.oracle.world import World
 from tests.waiting import wait_until
@@ -246,26 +245,6 @@ def test_what_is_missing_is_said_with_its_remedy(database: Database, kafka: Kafk
         assert without_topic.wait() == 3
         assert "kafka-topics.sh" in world.log.read_text()
         assert "--create --topic no.such.topic" in world.log.read_text()
-
-
-def test_a_slot_made_anew_is_a_gap_that_is_never_silent(
-    database: Database, kafka: Kafka, topic: str, tmp_path: Path
-) -> None:
-    with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
-        world.install()
-        with world.running():
-            world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (1, '2999-01-01')")
-            world.wait_confirmed()
-        assert cdcwatch("slot", "drop", "--yes", "-c", world.configuration).code == 0
-        world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (2, '2999-01-01')")
-        world.create_slot()
-        refused = world.run()
-        assert refused.wait() == 3
-        assert "--accept-gap" in world.log.read_text()
-        assert [record.key for record in world.records()] == ["1"]
-        with world.running("--accept-gap"):
-            world.wait_confirmed()
-        assert sorted(record.key for record in world.records() if record.event["data"]["snapshot"]) == ["1", "2"]
 
 
 def test_a_renamed_table_stops_the_process_and_the_gap_is_remembered(

@@ -49,7 +49,8 @@ def test_peek_shows_the_events_that_run_then_publishes(database: Database, slot:
     with database.connect() as connection:
         for statement in CHANGES.split(";"):
             connection.execute(statement)  # type: ignore[call-overload]
-        before = connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall()
+        position = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        before = connection.execute(position, [slot]).fetchall()
         connection.execute("ALTER ROLE CURRENT_USER IN DATABASE %s SET datestyle = 'German'" % database.name)  # noqa: UP031  # type: ignore[call-overload]
     explained = cdcwatch("slot", "peek", "--explain", "-c", shop).out.splitlines()
     assert [line.split(maxsplit=3)[1:] for line in explained[1:6]] == [
@@ -64,7 +65,7 @@ def test_peek_shows_the_events_that_run_then_publishes(database: Database, slot:
         "there are more: -n N",
     ]
     with database.connect() as connection:
-        assert connection.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall() == before
+        assert connection.execute(position, [slot]).fetchall() == before
 
 
 def test_peek_agrees_with_the_topic_and_knows_what_it_holds(world: World) -> None:

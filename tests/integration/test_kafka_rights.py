@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -57,6 +58,7 @@ def guarded() -> Iterator[Guarded]:
         }
         with broker:
             create_topic(broker, "orders")
+            create_topic(broker, "orders.dead", partitions=1)
             create_topic(broker, "orders.progress", partitions=1, config={"cleanup.policy": "compact"})
             yield Guarded(broker, port)
 
@@ -95,6 +97,16 @@ def test_rights_are_told_one_by_one_until_all_is_granted(guarded: Guarded, shop:
     told = _told(shop)
     assert told["topic"]["state"] == "ok"
     assert told["transactional"]["state"] == "warn", "app may not see ACLs"
+
+    assert told["dead_letters"]["state"] == "fail"
+    guarded.grant(ResourceType.TOPIC, "orders.dead", AclOperation.WRITE, AclOperation.DESCRIBE)
+    wait_until(lambda: "orders.dead is empty" in _told(shop)["dead_letters"]["message"], 20, "the third grant holds")
+    producer = Producer({"bootstrap.servers": guarded.broker.bootstrap_servers})
+    producer.produce("orders.dead", b"{}", b"0/1-1")
+    assert producer.flush(20) == 0
+    wait_until(lambda: "we may not read orders.dead" in _told(shop)["dead_letters"]["message"], 20, "it holds")
+    guarded.grant(ResourceType.TOPIC, "orders.dead", AclOperation.READ)
+    wait_until(lambda: "1 rows could not be understood" in _told(shop)["dead_letters"]["message"], 20, "it may be read")
 
     guarded.grant(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
     wait_until(lambda: "no ACL names" in _told(shop)["transactional"]["message"], 20, "app may see ACLs")

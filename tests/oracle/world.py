@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from cdcwatch.local.process import free_port
 from cdcwatch.lsn import parse_lsn
 from tests.command import cdcwatch, write_configuration
 from tests.oracle.ledger import SCHEMA, assert_closes, expected_events, read_ledger
@@ -128,6 +130,18 @@ class World:
         created = cdcwatch("slot", "create", "-c", self.configuration)
         assert created.code == 0, created.said
 
+    def listen(self) -> None:
+        """From the next start on the service shows its metrics."""
+        self._port = free_port()
+        text = self.configuration.read_text()
+        self.configuration.write_text(text.replace('listen = ""', f'listen = "127.0.0.1:{self._port}"'))
+
+    def metric(self, name: str) -> float:
+        """Of the running service, the sum over its labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
     def run(self, *arguments: str) -> Process:
         """Starts the service."""
         return Process(self.configuration, self.log, *arguments)
@@ -163,8 +177,12 @@ class World:
 
     def wait_nothing_due(self, timeout_s: float = 60) -> None:
         """Until no order is pending."""
+        self.wait_nothing_due_but(0, timeout_s)
+
+    def wait_nothing_due_but(self, left: int, timeout_s: float = 60) -> None:
+        """Until so many orders are pending, which are due later."""
         wait_until(
-            lambda: not self.scalar("SELECT count(*) FROM orders WHERE status = 'pending'"), timeout_s, "all closed"
+            lambda: self.scalar("SELECT count(*) FROM orders WHERE status = 'pending'") == left, timeout_s, "closed"
         )
 
     def scalar(self, query: str, *values: Any) -> Any:

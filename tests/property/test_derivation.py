@@ -9,7 +9,7 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
-from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
 from tests.fakes.table import WATCHED
 
 rows = st.builds(
@@ -20,7 +20,9 @@ rows = st.builds(
 )
 # What a client does to a row of the table; which key, and what becomes of it.
 deeds = st.lists(
-    st.tuples(st.sampled_from(["put", "put", "delete", "move", "rename", "truncate"]), st.integers(0, 2), rows),
+    st.tuples(
+        st.sampled_from(["put", "put", "delete", "move", "rename", "truncate", "garble"]), st.integers(0, 2), rows
+    ),
     max_size=6,
 )
 histories = st.lists(deeds, min_size=1, max_size=5)
@@ -38,8 +40,10 @@ def streamed(history, *, old_rows):
     return messages
 
 
-def _changes(table, deed, key, row, *, old_rows):
+def _changes(table, deed, key, row, *, old_rows):  # noqa: PLR0911  a deed each
     old = table.get(key) if old_rows else None
+    if deed == "garble":
+        return [Unreadable("garbled", "wal2json", "ff", is_truncated=False)]
     if deed == "truncate":
         table.clear()
         return [Truncate()]

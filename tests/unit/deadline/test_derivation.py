@@ -5,11 +5,12 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
-from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
 from cdcwatch.errors import DecodeError
 from tests.fakes.table import WATCHED
 
 OPEN, LATER, PAID = Row(1000, "pending", 1), Row(2000, "pending", 2), Row(1000, "paid", 3)
+UNREADABLE = Unreadable("column 'status' is not valid UTF-8", "wal2json", "70e9", is_truncated=True)
 
 
 def derivation(encoder=None):
@@ -28,7 +29,10 @@ def transaction(commit_lsn, *changes, xid=700):
 def told(portion):
     """Id, type and key of each event."""
     events = [orjson.loads(event.value) for event in portion.events]
-    return [(event["id"], event["type"].removeprefix("deadline."), event["subject"]) for event in events]
+    return [
+        (event["id"], event.get("type", "dead letter").removeprefix("deadline."), event.get("subject"))
+        for event in events
+    ]
 
 
 def insert(key, row=OPEN):
@@ -78,6 +82,35 @@ def test_a_key_change_is_a_delete_and_an_insert():
     assert portion.updates == [(3, None, 0), (33, 2000, 2), (4, None, 0), (44, None, 3), (5, 1000, 1)]
 
 
+def test_a_row_that_cannot_be_understood_is_one_ordinal_a_record_and_nothing_to_the_heap():
+    stream = Derivation(DeadlineRule(WATCHED), EventEncoder(WATCHED, system_identifier="7", database="shop", slot="s"))
+    messages = transaction(0x100, insert(1), UNREADABLE, insert(2), delete(3, OPEN), UNREADABLE)
+    feed(stream, *messages)
+    portion = stream.drain()
+    first, dead, second, deleted, last = portion.events
+    assert [orjson.loads(event.value)["id"] for event in portion.events] == [f"0/100-{n}" for n in range(1, 6)]
+    assert [(first.key, second.key, deleted.key), (dead.key, last.key)] == [(b"1", b"2", b"3"), (None, None)]
+    assert (dead.id, last.id) == (b"0/100-2", b"0/100-5")
+    assert orjson.loads(dead.value) == {
+        "slot": "s",
+        "commit_lsn": "0/100",
+        "ordinal": 2,
+        "id": "0/100-2",
+        "reason": "column 'status' is not valid UTF-8",
+        "plugin": "wal2json",
+        "input_hex": "70e9",
+        "truncated": True,
+    }
+    assert portion.updates == [(1, 1000, 1), (2, 1000, 1), (3, None, 0)]
+    assert portion.position == Position(0x108, 0x100, 5)
+    assert (stream.change_count, stream.dead_letter_count) == (5, 2)
+    assert stream.last_dead_letter == "0/100-5: column 'status' is not valid UTF-8"
+    stream.restart(Position(0, 0x100, 2))
+    feed(stream, *messages)
+    assert [orjson.loads(event.value)["id"] for event in stream.drain().events] == ["0/100-3", "0/100-4", "0/100-5"]
+    assert stream.dead_letter_count == 3
+
+
 def test_a_key_change_of_an_unknown_row():
     stream = derivation()
     feed(stream, *transaction(0x100, update(33, PAID, None, old_key=3)))
@@ -100,8 +133,8 @@ def test_a_move_of_an_unknown_row_gives_the_state_it_leaves():
 
 @pytest.mark.parametrize(
     "between",
-    [[insert(2)], [delete(2, OPEN)], [update(2, LATER, OPEN)], [Truncate()]],
-    ids=["insert", "delete", "update", "truncate"],
+    [[insert(2)], [delete(2, OPEN)], [update(2, LATER, OPEN)], [Truncate()], [UNREADABLE]],
+    ids=["insert", "delete", "update", "truncate", "unreadable"],
 )
 def test_a_delete_and_a_later_insert_are_two(between):
     stream = derivation()

@@ -257,9 +257,8 @@ def test_key_columns_count_in_the_keys_order_not_in_the_lines():
 
 
 @pytest.mark.parametrize("value", [None, True, Digits("7.0"), "7"])
-def test_an_integer_key_that_is_none_is_refused(value):
-    with pytest.raises(DecodeError):
-        read(insert(**columns(key=value)))
+def test_an_integer_key_that_is_none_is_not_understood(value):
+    assert read(insert(**columns(key=value))).reason == "key can't be understood"
 
 
 def test_without_status_and_version():
@@ -342,13 +341,8 @@ def test_a_logical_message_is_ignored_whatever_it_says():
         b'{"action":"B","lsn":"0/1","timestamp":"2030-01-01 00:00:00+00","xid":"1"}',
         b'{"action":"B","timestamp":"2030-01-01 00:00:00+00","xid":1}',
         b'{"action":"C","lsn":"0/1"}',
-        b'{"action":"I","schema":"public","table":"orders"}',
-        b'{"action":"I","schema":"public","table":"orders","columns":[["id",1]]}',
         insert()[:-1],
         insert() + b"}",
-        insert().replace(b"pending", b"p\xe9nding"),
-        insert(**columns(deadline="01/01/2030 05:30:00 IST")),
-        insert(**columns(version="three")),
         b"[" * 100_000,
     ],
     ids=lambda line: line[:40].decode(errors="replace"),

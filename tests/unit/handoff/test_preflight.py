@@ -7,14 +7,15 @@ import pytest
 from confluent_kafka.admin._acl import AclOperation
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.preflight import BrokerFacts, TopicFacts, judge_broker
+from cdcwatch.handoff.broker import BrokerFacts, TopicFacts
+from cdcwatch.handoff.preflight import judge_broker
 from cdcwatch.settings import KafkaSettings, Settings
 from cdcwatch.slot.check import exit_code
 
 ALL = frozenset({AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE})
 TOPIC = TopicFacts(6, 0, ALL, "delete")
 PROGRESS = TopicFacts(1, 0, ALL, "compact")
-GOOD = BrokerFacts(3, TOPIC, PROGRESS, may_create=True, transactional_id=True)
+GOOD = BrokerFacts(3, TOPIC, PROGRESS, may_create=True, transactional_id=True, dead=TOPIC)
 
 
 def _judged(facts: BrokerFacts, **kafka: Any) -> dict[str, tuple[str, str]]:
@@ -51,6 +52,17 @@ def test_all_is_well() -> None:
             "fail",
             "--operation Read --operation Describe",
         ),
+        (replace(GOOD, dead=None), "dead_letters", "ok", ""),
+        (
+            replace(GOOD, dead=None, may_create=False),
+            "dead_letters",
+            "fail",
+            "--topic orders.deadlines.dead --partitions 1",
+        ),
+        (replace(GOOD, dead=replace(TOPIC, operations=frozenset())), "dead_letters", "fail", "--operation Write"),
+        (replace(GOOD, dead=PreconditionError("refused", remedy="grant")), "dead_letters", "fail", "grant"),
+        (replace(GOOD, dead_letters=1), "dead_letters", "warn", "cdcwatch events --dead"),
+        (replace(GOOD, dead_letters=None), "dead_letters", "warn", "--operation Read"),
         (replace(GOOD, transactional_id=False), "transactional", "warn", "--transactional-id"),
         (replace(GOOD, transactional_id=None), "transactional", "warn", "--transactional-id"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import orjson
 import pytest
 from hypothesis import given
@@ -11,12 +13,17 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
-from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate
+from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
+from cdcwatch.inspection.skip import Skipped
 from cdcwatch.inspection.trace import Traced, Tracer
 from cdcwatch.instant import INFINITY_US
 from tests.fakes.table import WATCHED
 
+if TYPE_CHECKING:
+    from cdcwatch.decode.change import Message
+
 RULE = DeadlineRule(WATCHED)
+GARBLED = Unreadable("column 'status' is not valid UTF-8", "wal2json", "ff", is_truncated=False)
 ENCODER = EventEncoder(WATCHED, system_identifier="1", database="shop")
 OPEN, LATER, PAID, NEVER, NONE = (
     Row(10, "pending", 1), Row(20, "pending", 2), Row(10, "paid", 3), Row(INFINITY_US, "pending", 1), Row(None, "pending", 1),
@@ -24,7 +31,7 @@ OPEN, LATER, PAID, NEVER, NONE = (
 
 
 def _traced(
-    messages: list[Begin | Change | Truncate | Commit],
+    messages: list[Message],
     covered: Position = Position(),  # noqa: B008
     snapshot: SnapshotVisibility | None = None,
 ) -> list[Traced]:
@@ -32,7 +39,7 @@ def _traced(
     return [traced for message in messages for traced in tracer.feed(message)]
 
 
-def _transaction(*changes: Change | Truncate) -> list[Begin | Change | Truncate | Commit]:
+def _transaction(*changes: Change | Truncate | Unreadable) -> list[Message]:
     return [Begin(100, 0, 7), *changes, Commit(100, 108)]
 
 
@@ -65,6 +72,19 @@ def test_a_delete_and_an_insert_of_the_same_key_are_one_update() -> None:
     assert (second.kind, second.event["type"]) == ("update", "deadline.moved")
 
 
+def test_a_row_that_cannot_be_understood_is_told_with_its_record() -> None:
+    told = _traced(_transaction(Change("delete", 1, None, OPEN), GARBLED, Change("insert", 2, OPEN, None)))
+    assert [(one.kind, one.key) for one in told] == [("delete", "1"), ("unreadable", "?"), ("insert", "2")]
+    assert told[1].event is not None
+    assert (told[1].event["id"], told[1].event["reason"]) == ("0/64-2", GARBLED.reason)
+    counted = Skipped()
+    for one in told:
+        counted.count(one)
+    assert counted.events == {"cancelled": 1, "dead letters": 1, "scheduled": 1}
+    (again, _) = _traced(_transaction(GARBLED, GARBLED), Position(0, 100, 1))
+    assert (again.event, again.why) == (None, "the topic has it already")
+
+
 def test_a_changed_key_is_two_changes() -> None:
     first, second = _traced(_transaction(Change("update", 2, OPEN, OPEN, old_key=1)))
     assert [(one.kind, one.key, one.event["type"] if one.event else None) for one in (first, second)] == [
@@ -87,15 +107,16 @@ changes = st.one_of(
     st.builds(Change, st.just("update"), keys, rows, st.none() | rows, st.none() | keys),
     st.builds(Change, st.just("delete"), keys, st.none(), st.none() | rows),
     st.just(Truncate()),
+    st.just(GARBLED),
 )
 
 
 @given(st.lists(st.lists(changes, max_size=8), max_size=5), st.integers(0, 5), st.integers(0, 8))
 def test_nothing_is_lost_or_doubled_between_derivation_and_trace(
-    transactions: list[list[Change | Truncate]], commit: int, ordinal: int
+    transactions: list[list[Change | Truncate | Unreadable]], commit: int, ordinal: int
 ) -> None:
     covered = Position(0, commit * 10, ordinal)
-    messages: list[Begin | Change | Truncate | Commit] = []
+    messages: list[Message] = []
     for place, transaction in enumerate(transactions):
         messages += [Begin(place * 10, 0, place), *transaction, Commit(place * 10, place * 10 + 5)]
     derivation = Derivation(RULE, ENCODER)
