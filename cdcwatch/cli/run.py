@@ -44,7 +44,7 @@ def run(
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
     until_lsn = _parsed(until)
-    from cdcwatch.pipeline.reader import StartOverError
+    from cdcwatch.pipeline.beginning import StartOverError
     from cdcwatch.pipeline.service import Service, require_built
     from cdcwatch.telemetry import configure_log
 

@@ -124,6 +124,11 @@ class Agenda:
                 self._leader_until_us = None
                 self._follower_wakes.notify()
 
+    def work_now(self, limit: int) -> list[Due] | Work | None:
+        """The same without waiting; None: there is nothing to do now."""
+        with self._lock:
+            return self._work_now(limit)
+
     def settle(self, report: CloseReport) -> Settled:
         """Hands in what became of a batch."""
         monotonic_us = self._clock.monotonic_us()

@@ -130,7 +130,8 @@ class Window:
                 self._read_near()
             return
         self._table.connect()
-        if self._database_clock.needs_measuring(self._clock.monotonic_us()):
+        if self._unread is None or not self._database_clock.is_known:
+            # Each time: a clock that has been set since would place the window beside what is due.
             self._database_clock.observe(self._table.sample_clock(CLOCK_SAMPLES))
         if self._unread is None:
             through_us = self._now_us() + self._horizon_us

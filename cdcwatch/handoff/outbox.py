@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from cdcwatch.deadline.position import Position
 from cdcwatch.handoff.sink import Batch
 from cdcwatch.handoff.watermark import Watermark
 
@@ -32,6 +33,7 @@ class Outbox:
         self._changed = threading.Condition()
         self._watermark = Watermark()
         self._unacknowledged: deque[Batch] = deque()
+        self._durable = Position()  # of the last batch that is, with all before it
         self._published = 0  # how many of them the sink has been given
         self._size_bytes = 0
         self._closed = False
@@ -107,11 +109,27 @@ class Outbox:
                 self._watermark.acknowledge(sequence)
             low = self._watermark.low
             while self._unacknowledged and self._unacknowledged[0].sequence.stop <= low:
-                self._size_bytes -= self._unacknowledged.popleft().size_bytes
+                batch = self._unacknowledged.popleft()
+                self._size_bytes -= batch.size_bytes
+                self._durable = batch.progress.position
                 self._published -= 1
             advanced = self._watermark.flush_lsn > before
         if advanced:
             self._on_flush()
+
+    def begin_at(self, durable: Position) -> None:
+        """From the publisher, before the first offer: how far the sink's events go, which may be confirmed."""
+        with self._changed:
+            self._durable = durable
+            self._watermark.mark(durable.end_lsn)
+
+    def accounts_for(self, durable: Progress | None) -> bool:
+        """Whether the sink's events can be ours alone: they end where one of our batches does."""
+        position = durable.position if durable is not None else Position()
+        with self._changed:
+            return position == self._durable or any(
+                position == batch.progress.position for batch in self._unacknowledged
+            )
 
     def rewind(self, durable: Progress | None) -> None:
         """The sink was opened anew: all that is not in it must be published again.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdcwatch.deadline.position import Position
-from cdcwatch.errors import PreconditionError
+from cdcwatch.errors import CdcwatchError, PreconditionError
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from cdcwatch.slot.stream import SlotFacts
 
 _log = logging.getLogger(__name__)
+
+
+class StartOverError(CdcwatchError):
+    """What this process has in memory no longer holds: another one had the slot meanwhile, or a column was renamed.
+
+    Nothing is wrong: begin anew, as a standby if it still has the slot.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, remedy="nothing: it is begun anew by itself")
 
 
 def where_to_begin(
@@ -44,9 +54,12 @@ def where_to_begin(
         progress = None
     if progress is None:
         progress = publish_snapshot()
-    # What the topic holds is skipped only where progress and events are one piece: else it may hold less.
-    position = progress.position if is_exact else Position(end_lsn=facts.confirmed_flush_lsn)
-    return replace(progress, origin=origin, position=position)
+    if is_exact:
+        return replace(progress, origin=origin)
+    # Nothing is skipped where progress and events are not one piece. The topic may hold less than the record says; or
+    # more: the snapshot events of an attempt that broke off, of orders that were settled before the next one.
+    position = Position(end_lsn=facts.confirmed_flush_lsn)
+    return replace(progress, origin=origin, position=position, snapshot=None)
 
 
 def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
+from cdcwatch.pipeline.beginning import StartOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +29,9 @@ _log = logging.getLogger(__name__)
 class Publisher(threading.Thread):
     """Runs from the moment the slot is ours.
 
-    `begin` gets what the sink holds the first time it opens and returns once the reader may begin; `owns_slot` asks the
-    database whether the slot is still ours, which tells a broker's own time-out from another process; `failing` is
-    called after every failure.
+    `begin` gets what the sink holds the first time it opens, and gives what it holds once the reader may begin;
+    `owns_slot` asks the database whether the slot is still ours, which tells a broker's own time-out from another
+    process; `failing` is called after every failure.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Publisher(threading.Thread):
         sink: Sink,
         outbox: Outbox,
         *,
-        begin: Callable[[Sink, Progress | None], None],
+        begin: Callable[[Sink, Progress | None], Progress],
         owns_slot: Callable[[], bool],
         failed: Callable[[CdcwatchError], None],
         failing: Callable[[], None] = lambda: None,
@@ -92,14 +93,23 @@ class Publisher(threading.Thread):
     def _open(self) -> None:
         progress = self._sink.open()
         if self._begun:
-            self._outbox.rewind(progress if self._sink.is_transactional else None)
+            self._reopened(progress)
         else:
-            self._begin(self._sink, progress)
+            self._outbox.begin_at(self._begin(self._sink, progress).position)
             self._begun = True
         self.is_open = True
         self._outbox.is_sink_failing = False
         self.last_error = None
         _log.info("publisher: the sink is open")
+
+    def _reopened(self, progress: Progress | None) -> None:
+        if not self._sink.is_transactional:
+            self._outbox.rewind(None)
+            return
+        if not self._outbox.accounts_for(progress):
+            # It had the slot for a moment, and lost it before it confirmed anything: only the topic tells.
+            raise StartOverError("another process has written to the topic meanwhile")
+        self._outbox.rewind(progress)
 
     def _publish(self, idle_wait_s: float) -> None:
         outbox, sink = self._outbox, self._sink

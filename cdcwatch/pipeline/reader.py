@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
-from cdcwatch.pipeline.beginning import require_no_gap
+from cdcwatch.pipeline.beginning import StartOverError, require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
 from cdcwatch.slot.stream import SlotBusyError
 
@@ -31,16 +31,6 @@ _STANDBY_POLL_S: Final = 1.0
 _STOP_POLL_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
-
-
-class StartOverError(CdcwatchError):
-    """What this process has in memory no longer holds: another one had the slot meanwhile, or a column was renamed.
-
-    Nothing is wrong: begin anew, as a standby if it still has the slot.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, remedy="nothing: it is begun anew by itself")
 
 
 class Waker:

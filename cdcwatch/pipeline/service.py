@@ -30,13 +30,13 @@ from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.arrivals import Arrivals
-from cdcwatch.pipeline.beginning import where_to_begin
+from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
-from cdcwatch.pipeline.reader import Reader, StartOverError, Waker
+from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.snapshot import snapshot_of
 from cdcwatch.pipeline.warden import TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
@@ -300,7 +300,7 @@ class Service:
         kind = ExactlyOnceSink if settings.kafka.delivery == "exactly_once" else AtLeastOnceSink
         return kind(settings.kafka, slot)
 
-    def _begin(self, sink: Sink, progress: Progress | None) -> None:
+    def _begin(self, sink: Sink, progress: Progress | None) -> Progress:
         """In the publisher's thread, when the sink is open the first time: where the stream begins."""
         facts, origin, reader, table = self._facts, self._origin, self._reader, self._table
         if facts is None or origin is None or reader is None or table is None:
@@ -318,6 +318,7 @@ class Service:
             self._partitions.begin(start.partitions)
         self._start_closing()
         reader.begin_at(start)
+        return start
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
         with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:

@@ -48,12 +48,16 @@ class FakeBroker:
         count = 0
         for event in events:
             count += 1
-            if event.key is not None:
-                self.records.append(FakeRecord(partition_of(event.key, self.partitions), event.key, event.value))
-                continue
-            for partition in range(self.partitions):
-                self.records.append(FakeRecord(partition, None, for_partition(event.value, partition)))
+            self.records += self.records_of(event)
         return count
+
+    def records_of(self, event: Event) -> list[FakeRecord]:
+        """What becomes of it in the topic."""
+        if event.key is not None:
+            return [FakeRecord(partition_of(event.key, self.partitions), event.key, event.value)]
+        return [
+            FakeRecord(partition, None, for_partition(event.value, partition)) for partition in range(self.partitions)
+        ]
 
     def require_up(self) -> None:
         """UnavailableError while it is away."""

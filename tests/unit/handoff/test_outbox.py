@@ -180,3 +180,17 @@ def test_closed_alone_is_drained_and_idle_alone_is_not(outbox):
     assert not outbox.is_drained
     outbox.close()
     assert outbox.is_drained
+
+
+def test_what_the_sink_holds_at_the_start_may_be_confirmed(outbox):
+    outbox.begin_at(POSITIONS[1])
+    assert (outbox.flush_lsn, outbox.is_idle) == (100, True)
+
+
+def test_it_accounts_for_what_ends_where_a_batch_of_its_own_does(outbox):
+    outbox.begin_at(POSITIONS[0])
+    offered(outbox, POSITIONS[1], POSITIONS[3])
+    assert [outbox.accounts_for(Progress(ORIGIN, position)) for position in POSITIONS] == [True, True, False, True]
+    outbox.acknowledge([take(outbox)[0].sequence])
+    assert [outbox.accounts_for(Progress(ORIGIN, position)) for position in POSITIONS] == [False, True, False, True]
+    assert not outbox.accounts_for(None)

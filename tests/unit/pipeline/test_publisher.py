@@ -11,6 +11,7 @@ from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.handoff.sink import FencedError
 from cdcwatch.pipeline import publisher as publishers
+from cdcwatch.pipeline.beginning import StartOverError
 from cdcwatch.pipeline.publisher import Publisher
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.waiting import wait_until
@@ -44,11 +45,15 @@ class Run:
         self.publisher = Publisher(
             FakeSink(self.broker, SLOT, is_transactional=is_exact),
             self.outbox,
-            begin=begin or (lambda sink, progress: self.begun.append(progress)),
+            begin=begin or self._begin,
             owns_slot=self._owns_slot,
             failed=self.errors.append,
         )
         self.count = 0
+
+    def _begin(self, _sink, progress):
+        self.begun.append(progress)
+        return progress or Progress(ORIGIN, Position())
 
     def _owns_slot(self):
         if isinstance(self.owns_slot, Exception):
@@ -164,6 +169,18 @@ def test_another_process_that_has_the_slot_ends_it():
         assert not run.publisher.is_alive()
         assert [type(error) for error in run.errors] == [FencedError]
         assert (run.numbers(), run.outbox.flush_lsn) == ([], 0)
+
+
+def test_what_another_process_wrote_meanwhile_begins_it_anew():
+    with running() as run:
+        run.offer()
+        run.settle()
+        run.broker.epochs[SLOT] += 1
+        run.broker.progress[SLOT] = Progress(ORIGIN, Position(run.count + 7))
+        run.offer()
+        run.publisher.join(IN_TIME_S)
+        assert [type(error) for error in run.errors] == [StartOverError]
+        assert run.numbers() == [1, 2, 3]
 
 
 def test_what_no_retry_mends_ends_it():
