@@ -46,12 +46,23 @@ class DeadlineRule:
     def __init__(self, table: WatchedTable) -> None:
         self._open = table.open if table.status else None
         self._closed_status = table.closed_status if table.status else None
+        self.never_due_count = 0
+        """New rows that were open with the deadline `infinity`: they never come, and are in no heap."""
 
-    def live_us(self, row: Row) -> int | None:
+    def live_us(self, new: Row) -> int | None:
         """The row's deadline while it counts: the status is open, the deadline not NULL and not `infinity`."""
-        if self._open is not None and row.status not in self._open:
+        if self._open is not None and new.status not in self._open:
             return None
-        return None if row.deadline_us == INFINITY_US else row.deadline_us
+        if new.deadline_us == INFINITY_US:
+            self.never_due_count += 1
+            return None
+        return new.deadline_us
+
+    def was_live_us(self, old: Row) -> int | None:
+        """The same of a row that is no more: it is not counted again."""
+        if self._open is not None and old.status not in self._open:
+            return None
+        return None if old.deadline_us == INFINITY_US else old.deadline_us
 
     @staticmethod
     def inserted(new: Row, live_us: int | None) -> Derived | None:
@@ -62,7 +73,7 @@ class DeadlineRule:
         """A changed row; `old` is None where it is unknown."""
         if old is None:
             return _new(Derived, (SCHEDULED, new, None, None)) if live_us is not None else self._ended(new, None)
-        was_us = self.live_us(old)
+        was_us = self.was_live_us(old)
         if was_us == live_us:
             return None
         if was_us is None:
@@ -73,7 +84,7 @@ class DeadlineRule:
         """A row that is gone."""
         if old is None:
             return Derived(CANCELLED, None, None, REASON_DELETED)
-        was = self.live_us(old)
+        was = self.was_live_us(old)
         return None if was is None else Derived(CANCELLED, None, was, REASON_DELETED)
 
     def truncated(self) -> Derived:

@@ -29,7 +29,7 @@ def why_none(rule: DeadlineRule, old: Row | None, new: Row | None) -> str:
         return f"it was not live: {_why_dead(old)}" if old is not None else "gone"
     if old is None:
         return _why_dead(new)
-    if rule.live_us(old) is not None:
+    if rule.was_live_us(old) is not None:
         return "status and deadline unchanged"
     return f"not live before or after: {_why_dead(new)}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cdcwatch.deadline.rule import DeadlineRule
     from cdcwatch.handoff.outbox import Outbox
     from cdcwatch.pipeline.closing import Closing
     from cdcwatch.pipeline.publisher import Publisher
@@ -20,6 +21,7 @@ class Health:
         self.reader: Reader | None = None
         self.publisher: Publisher | None = None
         self.closing: Closing | None = None
+        self.rule: DeadlineRule | None = None
 
     def readiness(self) -> dict[str, Any]:
         """`ready`, and the state of each part: 200 once the stream is read and the sink and the closer work."""
@@ -41,6 +43,7 @@ class Health:
         gauge = metrics.gauge
         gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
         gauge("events_handed_over", "Deadline events derived since the start.", lambda: outbox.event_count)
+        gauge("never_due", "Changes that left an open order with the deadline infinity.", self._never_due)
         gauge("outbox_bytes", "Events in flight to the sink.", lambda: outbox.size_bytes)
         gauge("flush_lsn", "What may be confirmed, as an integer.", lambda: outbox.flush_lsn)
         gauge("confirmed_lsn", "What the server was told, as an integer.", self._confirmed_lsn)
@@ -48,6 +51,9 @@ class Health:
         gauge("sink_reopens", "Times the sink was opened anew.", self._reopens)
         if self._closes:
             gauge("pending_entries", "Deadlines in memory.", lambda: len(self.closing.agenda) if self.closing else 0)
+
+    def _never_due(self) -> float:
+        return self.rule.never_due_count if self.rule else 0
 
     def _confirmed_lsn(self) -> float:
         return self.reader.confirmed_lsn if self.reader else 0

@@ -211,7 +211,8 @@ class Service:
             raise RuntimeError("the table is known before the slot is taken")
         published = self._settings.sink.kind != "none"
         encoder = self._encoder(self._table, origin) if published else Unpublished()
-        return Derivation(DeadlineRule(self._table), encoder)
+        rule = self._health.rule = self._health.rule or DeadlineRule(self._table)
+        return Derivation(rule, encoder)
 
     @staticmethod
     def _encoder(table: WatchedTable, origin: Origin) -> EventEncoder:

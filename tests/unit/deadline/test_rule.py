@@ -151,3 +151,12 @@ def test_without_a_status_every_row_with_a_deadline_is_open():
     assert updated(BARE, bare, unset) == Derived(CANCELLED, unset, 1000, REASON_CLEARED)
     assert updated(BARE, None, unset) == Derived(CANCELLED, unset, None, REASON_CLEARED)
     assert BARE.deleted(bare) == Derived(CANCELLED, None, 1000, REASON_DELETED)
+
+
+def test_orders_that_never_come_are_counted_once_each():
+    rule = DeadlineRule(WATCHED)
+    paid = Row(INFINITY_US, "paid", 0)
+    for old, new in [(UNSET, NEVER), (NEVER, OPEN), (NEVER, NEVER), (OPEN, paid), (None, NEVER)]:
+        rule.updated(old, new, rule.live_us(new))
+    rule.deleted(NEVER)
+    assert rule.never_due_count == 3
