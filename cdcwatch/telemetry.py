@@ -11,7 +11,8 @@ import threading
 import time
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cdcwatch.close.outcome import Outcome
     from cdcwatch.errors import CdcwatchError
 
+_DEAD_LETTER_LOG_S: Final = 1.0
 _LATENESS_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,11 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         self._messages = Counter("cdcwatch_messages", "Messages of the output plugin.", registry=registry)
         self._changes = Counter("cdcwatch_changes", "Row changes of the watched table.", registry=registry)
+        self._replayed = Counter(
+            "cdcwatch_replayed", "Row changes that came again and gave no event again.", registry=registry
+        )
+        self._dead_letters = Counter("cdcwatch_dead_letters", "Rows that could not be understood.", registry=registry)
+        self._unlogged_dead_letters, self._dead_letters_logged_s = 0, -inf
         self._received = Gauge("cdcwatch_received_lsn", "The last WAL position that came in.", registry=registry)
         self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], registry=registry)
         self._lateness = Histogram(
@@ -61,11 +68,25 @@ class Metrics:
         """A figure that is asked for when the page is."""
         Gauge(f"cdcwatch_{name}", description, registry=self.registry).set_function(value)
 
-    def read(self, *, messages: int, changes: int, received_lsn: int) -> None:
+    def read(self, *, messages: int, changes: int, replayed: int, received_lsn: int) -> None:
         """After every bite of the stream."""
         self._messages.inc(messages)
         self._changes.inc(changes)
+        self._replayed.inc(replayed)
         self._received.set(received_lsn)
+
+    def not_understood(self, *, count: int, last: str) -> None:
+        """Some rows became dead letters; `last`: the last one's id and reason. A line in the log a second at most."""
+        self._dead_letters.inc(count)
+        self._unlogged_dead_letters += count
+        now_s = time.monotonic()
+        if now_s - self._dead_letters_logged_s >= _DEAD_LETTER_LOG_S:
+            _log.warning(
+                "%d rows could not be understood, the last is %s; see `cdcwatch events --dead`",
+                self._unlogged_dead_letters,
+                last,
+            )
+            self._unlogged_dead_letters, self._dead_letters_logged_s = 0, now_s
 
     def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
         """After every batch of closes: outcomes, how late each close was, how long the batch took."""

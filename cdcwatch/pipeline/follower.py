@@ -71,8 +71,12 @@ class ScheduleFeed(Protocol):
 class ReadingObserver(Protocol):
     """What telemetry wants to know."""
 
-    def read(self, *, messages: int, changes: int, received_lsn: int) -> None:
-        """After every bite."""
+    def read(self, *, messages: int, changes: int, replayed: int, received_lsn: int) -> None:
+        """After every bite. `replayed`: of the changes those that came before, and give no event again."""
+        ...
+
+    def not_understood(self, *, count: int, last: str) -> None:
+        """After a bite with rows that can't be understood. `last`: the last one's id and reason."""
         ...
 
 
@@ -230,6 +234,7 @@ class Follower:
 
     def _take(self, messages: list[memoryview]) -> int:
         derivation, decode, feed = self._derivation, self._decode, self._derivation.feed
+        dead_before, replayed_before = derivation.dead_letter_count, derivation.replayed_count
         changes_before, known_lsn, bite_bytes = derivation.change_count, derivation.position.end_lsn, 0
         for message in messages:
             bite_bytes += len(message)
@@ -247,8 +252,12 @@ class Follower:
         self._observer.read(
             messages=len(messages),
             changes=derivation.change_count - changes_before,
+            replayed=derivation.replayed_count - replayed_before,
             received_lsn=self._stream.received_lsn,
         )
+        if derivation.dead_letter_count > dead_before and not self._scouts:
+            dead_letters = derivation.dead_letter_count - dead_before
+            self._observer.not_understood(count=dead_letters, last=derivation.last_dead_letter)
         if self._stream.received_lsn > known_lsn:
             self._state.patience_s = _FIRST_PATIENCE_S
         return bite_bytes

@@ -216,7 +216,9 @@ class Service:
 
     @staticmethod
     def _encoder(table: WatchedTable, origin: Origin) -> EventEncoder:
-        return EventEncoder(table, system_identifier=origin.system_identifier, database=origin.database)
+        return EventEncoder(
+            table, system_identifier=origin.system_identifier, database=origin.database, slot=origin.slot
+        )
 
     def _watch(self) -> None:
         announced = False

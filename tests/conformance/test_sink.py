@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from cdcwatch.deadline.event import CONTENT_TYPE, EventEncoder, Stamp
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import CANCELLED, SCHEDULED, Derived
-from cdcwatch.decode.change import Row
+from cdcwatch.decode.change import Row, Unreadable
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.outbox import Outbox
@@ -48,6 +48,9 @@ class FakeWorld:
     def records(self):
         headers = [("content-type", CONTENT_TYPE)]
         return [Found(*record, headers) for record in self.broker.records]
+
+    def dead(self):
+        return [(record.key, record.value) for record in self.broker.dead]
 
     def cut_after_commit(self, sink):
         self.broker.cuts_after_commit = 1
@@ -86,6 +89,9 @@ class KafkaWorld:
 
     def records(self):
         return read_topic(self.servers, self.topic)
+
+    def dead(self):
+        return [(record.key, record.value) for record in read_topic(self.servers, f"{self.topic}.dead")]
 
     def cut_after_commit(self, sink):
         sink._producer = CutAfterCommit(sink._producer)
@@ -401,6 +407,37 @@ def test_a_truncate_reaches_every_partition(publishing):
     ]
     home = partition_of(b"1", PARTITIONS)
     assert [record.key for record in records if record.partition == home] == [b"1", None, b"1"]
+
+
+def dead_letter(ordinal):
+    told = Unreadable("column 'status' is not valid UTF-8", "wal2json", "c3", False)
+    return ENCODER.dead_letter(told, 0x2000, ordinal)
+
+
+def test_dead_letters_go_to_a_topic_of_their_own(publishing):
+    sender = opened(publishing)
+    sender.offer([event(1, 1), dead_letter(2), event(2, 3)])
+    sender.offer([dead_letter(4)])
+    sender.settle()
+    assert sender.outbox.flush_lsn == 0x1002
+    assert sorted(values(publishing)) == sorted([event(1, 1).value, event(2, 3).value])
+    assert publishing.dead() == [
+        (b"0/2000-2", dead_letter(2).value),
+        (b"0/2000-4", dead_letter(4).value),
+    ]
+
+
+def test_a_dead_letter_is_of_one_piece_with_its_neighbours(exact):
+    sender = opened(exact)
+    events = [dead_letter(1), event(1, 2)]
+    broken = Batch(interrupted(events, exact, sender.sink), progress(1), range(3), 0)
+    with pytest.raises(UnavailableError):
+        sender.sink.publish([broken])
+    sender.offer(events)
+    sender.reopen(exact.sink())
+    assert (exact.records(), exact.dead()) == ([], [])
+    sender.settle()
+    assert (values(exact), exact.dead()) == ([event(1, 2).value], [(b"0/2000-1", dead_letter(1).value)])
 
 
 def test_a_closed_sink_is_away(publishing):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cdcwatch.deadline.event import for_partition
+from cdcwatch.deadline.event import DeadLetter, for_partition
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.sink import FencedError
 from tests.murmur2 import partition_of
@@ -30,10 +30,11 @@ class FakeRecord(NamedTuple):
 
 @dataclass
 class FakeBroker:
-    """What outlives every sink: the topic, the progress records, who may write."""
+    """What outlives every sink: the topic, the dead letters, the progress records, who may write."""
 
     partitions: int = 3
     records: list[FakeRecord] = field(default_factory=list)
+    dead: list[FakeRecord] = field(default_factory=list)
     progress: dict[str, Progress] = field(default_factory=dict)
     epochs: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     is_up: bool = True
@@ -48,7 +49,10 @@ class FakeBroker:
         count = 0
         for event in events:
             count += 1
-            self.records += self.records_of(event)
+            if isinstance(event, DeadLetter):
+                self.dead.append(FakeRecord(0, event.id, event.value))
+            else:
+                self.records += self.records_of(event)
         return count
 
     def records_of(self, event: Event) -> list[FakeRecord]:

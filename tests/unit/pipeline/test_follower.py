@@ -38,6 +38,7 @@ class World:
         self.derivation = Derivation(DeadlineRule(WATCHED), self.encoder)
         self.fed = []
         self.observed = []
+        self.garbled = []
         if start:
             self.begin_at(Position(START_LSN))
         self.connect()
@@ -71,6 +72,9 @@ class World:
 
     def read(self, **seen):
         self.observed.append(seen)
+
+    def not_understood(self, **seen):
+        self.garbled.append(seen)
 
     def step(self, *messages, after_s=0.0):
         self.stream.incoming.extend(messages)
@@ -135,7 +139,7 @@ def test_a_bite_is_handed_over_in_one_batch(world):
     assert ids([batch]) == ["0/2000-1", "0/2000-2", "0/3000-1"]
     assert batch.progress == Progress(ORIGIN, Position(0x3008, 0x3000, 1))
     assert world.fed == [[(1, DUE_US, 0), (2, DUE_US, 0), (3, DUE_US, 0)]]
-    assert world.observed == [{"messages": 7, "changes": 3, "received_lsn": 0x3008}]
+    assert world.observed == [{"messages": 7, "changes": 3, "replayed": 0, "received_lsn": 0x3008}]
 
 
 def test_the_schedule_is_cleared_where_the_truncate_stands(world):
@@ -173,13 +177,40 @@ def test_a_new_connection_goes_on_where_the_old_one_broke(world):
     world.connect()
     world.step(*messages)
     assert ids(world.publish()) == ["0/2000-1", "0/2000-2", "0/2000-3"]
-    assert world.derivation.replayed_count == 2
+    assert [seen["replayed"] for seen in world.observed] == [0, 2]
 
 
 def test_a_line_that_cannot_be_read_ends_it_and_confirms_nothing(world):
     with pytest.raises(DecodeError):
         world.step(xlog_data(b"{", 0x2000))
     assert world.stream.statuses == []
+
+
+def test_a_row_that_cannot_be_understood_goes_with_its_neighbours_and_is_observed(world):
+    bad = insert(2).replace(b"pending", b"p\xe9")
+    world.step(*transaction(0x2000, insert(1), bad, insert(3)), *transaction(0x3000, insert(4)))
+    assert ids(world.publish()) == ["0/2000-1", "0/2000-2", "0/2000-3", "0/3000-1"]
+    assert world.fed == [[(1, DUE_US, 0), (3, DUE_US, 0), (4, DUE_US, 0)]]
+    assert world.garbled == [{"count": 1, "last": "0/2000-2: column 'status' is not valid UTF-8"}]
+    world.step(*transaction(0x4000, insert(5)))
+    assert len(world.garbled) == 1
+
+
+def test_a_row_that_is_only_scouted_is_counted_when_it_is_read():
+    world = World(limit_bytes=1)
+    bad = insert(2).replace(b"pending", b"p\xe9")
+    world.step(*transaction(0x2000, insert(1)))
+    taken = world.outbox.take(100, 0)
+    world.outbox.is_sink_failing = True
+    world.step(*transaction(0x3000, bad))
+    assert world.garbled == []
+    world.outbox.is_sink_failing = False
+    world.outbox.acknowledge([batch.sequence for batch in taken])
+    with pytest.raises(StreamRestart):
+        world.step()
+    world.connect()
+    world.step(*transaction(0x2000, insert(1)), *transaction(0x3000, bad))
+    assert [seen["count"] for seen in world.garbled] == [1]
 
 
 # -- back-pressure -----------------------------------------------------------------------------------------------------
