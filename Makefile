@@ -19,7 +19,7 @@ demo: packages $(INSTALLED) ## Everything at once on this machine, from nothing:
 test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAME' selects)
 
 pytest: packages $(INSTALLED)
-	$(BIN)/python -m pytest -m 'not soak' $(ARGS)
+	$(BIN)/python -m pytest $(ARGS)
 
 check: packages $(INSTALLED) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .
