@@ -65,6 +65,10 @@ class Leaves:
         """From now on they are not; a later partition of that name is asked for again."""
         self._heads.pop(_head(leaf.schema, leaf.name), None)
 
+    def has(self, schema: str, name: str) -> bool:
+        """Whether rows of that name are ours, as far as is known."""
+        return bool(self._heads.get(_head(schema, name)))
+
     def forgive_before(self, lsn: int) -> None:
         """Rows before it, of tables that are gone, are passed over: the table was read after them."""
         self._forgiven_lsn = lsn

@@ -7,6 +7,7 @@ https://github.com/eulerto/wal2json
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _ABSENT: Final = object()
 _WORDS: Final = {"t": "true", "f": "false"}
 _NOTHING: Final[Mapping[str, Any]] = {}
+_LEFT_OUT: Final = re.compile(r'no tuple identifier for (?:UPDATE|DELETE) in table "(.*)"\."(.*)"', re.DOTALL)
 _LONGEST_INTEGER: Final = len("-9223372036854775808")
 _ROWS: Final = {
     "I": (("columns", ""),),
@@ -48,6 +50,12 @@ def filter_name(schema: str, table: str) -> str:
 
 def _escape(identifier: str) -> str:
     return "".join(c if c.isalnum() or c == "_" else f"\\{c}" for c in identifier)
+
+
+def changes_left_out(said: str) -> tuple[str, str] | None:
+    """Schema and table of a warning of wal2json's that a change is left out, for want of a replica identity."""
+    found = _LEFT_OUT.fullmatch(said)
+    return (found[1], found[2]) if found else None
 
 
 def is_cut(table: WatchedTable) -> bool:

@@ -18,6 +18,10 @@ class Origin:
     timeline: int
     database: str
     slot: str
+    table_oid: int = 0
+    """Of the watched table; 0 in records of versions that didn't note it."""
+    table_name: str = ""
+    """As it was called then, `schema.name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Progress:
                 "timeline": self.origin.timeline,
                 "database": self.origin.database,
                 "slot": self.origin.slot,
+                "table_oid": self.origin.table_oid,
+                "table_name": self.origin.table_name,
                 "end_lsn": format_lsn(self.position.end_lsn),
                 "commit_lsn": format_lsn(self.position.commit_lsn),
                 "ordinal": self.position.ordinal,
@@ -76,7 +82,14 @@ class Progress:
         record = orjson.loads(value)
         mark = record["snapshot"]
         return cls(
-            Origin(record["system_identifier"], record["timeline"], record["database"], record["slot"]),
+            Origin(
+                record["system_identifier"],
+                record["timeline"],
+                record["database"],
+                record["slot"],
+                record.get("table_oid", 0),
+                record.get("table_name", ""),
+            ),
             Position(parse_lsn(record["end_lsn"]), parse_lsn(record["commit_lsn"]), record["ordinal"]),
             None
             if mark is None

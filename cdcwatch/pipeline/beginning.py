@@ -82,6 +82,19 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
             " it was promoted or restored, and may lack what the topic holds",
             remedy=remedy,
         )
+    before, told_by_oid = progress.origin, facts.plugin == "pgoutput"
+    if before.table_oid and origin.table_oid and before.table_oid != origin.table_oid:
+        raise PreconditionError(
+            f"the topic's progress is of another table than {origin.table_name}: that one was called"
+            f" {before.table_name}, and was dropped or renamed, or table.name was changed",
+            remedy=remedy,
+        )
+    if before.table_name and before.table_name != origin.table_name and not told_by_oid:
+        raise PreconditionError(
+            f"{before.table_name} is now called {origin.table_name}: wal2json tells changes by name, and what the slot"
+            " holds of the old one would be passed over",
+            remedy=remedy,
+        )
     if progress.position.end_lsn > server_lsn:
         raise PreconditionError(
             f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"

@@ -88,13 +88,15 @@ class Reader(threading.Thread):
         failed: Callable[[CdcwatchError], None],
         until_lsn: int | None = None,
         arrivals: Arrivals | None = None,
+        table: tuple[int, str] = (0, ""),
     ) -> None:
+        """`table`: OID and name, for the progress record."""
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
         self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
         self._acquired, self._reached, self._failed = acquired, reached, failed
-        self._until_lsn, self._arrivals = until_lsn, arrivals
+        self._until_lsn, self._arrivals, self._table = until_lsn, arrivals, table
         self._state: ReadingState | None = None
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
@@ -254,7 +256,7 @@ class Reader(threading.Thread):
 
     def _take_over(self, facts: SlotFacts) -> tuple[ReadingState, Derivation]:
         """The first time: tells the others that the slot is ours. Later: the same slot of the same server, or a gap."""
-        origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name)
+        origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name, *self._table)
         self._begin_lsn = facts.confirmed_flush_lsn
         if self._state is None or self._derivation is None:
             self._state = ReadingState(origin, until_lsn=self._until_lsn, arrivals=self._arrivals)

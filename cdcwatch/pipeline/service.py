@@ -24,6 +24,7 @@ from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.plugins import decoder_factory
+from cdcwatch.decode.wal2json import changes_left_out
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
@@ -38,7 +39,7 @@ from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.snapshot import snapshot_of
-from cdcwatch.pipeline.warden import TableChangedError, Warden
+from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics, TelemetryServer
 
@@ -84,6 +85,7 @@ class Service:
         self._ended = threading.Event()
         self._error: CdcwatchError | None = None
         self._changed: TableChangedError | None = None
+        self._forgiven_lsn = 0
         self._origin: Origin | None = None
         self._facts: SlotFacts | None = None
         self._waker = Waker()
@@ -134,6 +136,22 @@ class Service:
         self._changed = error
         self._ended.set()
 
+    def _server_warned(self, said: str) -> None:
+        """In the reader's thread: wal2json warns of changes without a key, and leaves them out."""
+        table, reader = self._table, self._reader
+        left_out = changes_left_out(said)
+        if table is None or reader is None or left_out is None or not reader.has_passed(self._forgiven_lsn):
+            return
+        schema, name = left_out
+        if (schema, name) == (table.schema, table.name) or (self._leaves and self._leaves.has(schema, name)):
+            self._table_changed(
+                TableChangedError(
+                    f"UPDATE or DELETE of {schema}.{name} is missing from the stream: the table had no replica identity"
+                    " then",
+                    remedy=REMEDY,
+                )
+            )
+
     def _table_renewed(self, reason: str) -> None:
         """From the warden: the stream goes on, the statements of closing must be made anew."""
         self._fail(StartOverError(reason))
@@ -178,7 +196,7 @@ class Service:
             if settings.slot.plugin == "wal2json":
                 self._leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
         self._reader = Reader(
-            PostgresSlot(settings.postgres.for_replication(), settings.slot.name),
+            PostgresSlot(settings.postgres.for_replication(), settings.slot.name, warned=self._server_warned),
             slot_name=settings.slot.name,
             decoder=decoder_factory(
                 settings.slot.plugin,
@@ -197,6 +215,7 @@ class Service:
             failed=self._fail,
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
             arrivals=self._arrivals,
+            table=(table.oid, table.qualified_name),
         )
         self._health.reader, self._health.closing = self._reader, self._closing
         self._health.export(self._metrics, self._outbox)
@@ -329,6 +348,7 @@ class Service:
             start = Position(end_lsn=facts.confirmed_flush_lsn)
             progress = Progress(origin, start, snapshot.mark, partitions=leaves)
             self._start_closing()
+            self._forgiven_lsn = snapshot.mark.lsn
             if self._leaves is not None:
                 self._leaves.forgive_before(snapshot.mark.lsn)
             events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))

@@ -94,7 +94,7 @@ class Warden(threading.Thread):
             return self._explained(error)
         table, difference = self._table.qualified_name, compare(self._table, found)
         if difference is not None:
-            return TableChangedError(f"{table}: {difference}", remedy=_REMEDY)
+            return TableChangedError(f"{table}: {difference}", remedy=REMEDY)
         renewal = renews(self._table, found)
         if renewal is None:
             self._seen(found)
@@ -118,7 +118,7 @@ class Warden(threading.Thread):
         return TableChangedError(str(error), remedy=f"{error.remedy}; then cdcwatch run --accept-gap")
 
 
-_REMEDY: Final = "see `cdcwatch check`, then cdcwatch run --accept-gap reads the table again"
+REMEDY: Final = "see `cdcwatch check`, then cdcwatch run --accept-gap reads the table again"
 
 
 def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:

@@ -30,7 +30,7 @@ from cdcwatch.slot.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from psycopg.pq.abc import PGconn
 
@@ -41,6 +41,7 @@ _PINNED: Final = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
+    "client_min_messages": "warning",  # wal2json warns of changes that it leaves out
 }
 _TCP: Final = {
     "keepalives_idle": "5",
@@ -130,8 +131,9 @@ class SlotStream(Protocol):
 class PostgresSlot:
     """One slot of one server."""
 
-    def __init__(self, dsn: str, name: str) -> None:
-        self._dsn, self._name = dsn, name
+    def __init__(self, dsn: str, name: str, *, warned: Callable[[str], None] = lambda _said: None) -> None:
+        """`warned` hears, while the stream is read, what the server says beside it."""
+        self._dsn, self._name, self._warned = dsn, name, warned
         self._waiting: ReplicationConnection | None = None
 
     def acquire(self, options: Mapping[str, str]) -> tuple[SlotFacts, ReplicationStream]:
@@ -139,13 +141,15 @@ class PostgresSlot:
         connection, self._waiting = self._waiting or ReplicationConnection(self._dsn), None
         try:
             facts = connection.facts(self._name)
-            return facts, connection.start(self._name, options, facts.confirmed_flush_lsn)
+            stream = connection.start(self._name, options, facts.confirmed_flush_lsn)
+            connection.tell(self._warned)
         except SlotBusyError:
             self._waiting = connection
             raise
         except BaseException:
             connection.close()
             raise
+        return facts, stream
 
 
 class ReplicationConnection:
@@ -233,6 +237,10 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise explain(error) from error
         return ReplicationStream(self._connection, confirmed_flush_lsn)
+
+    def tell(self, warned: Callable[[str], None]) -> None:
+        """Hands on the server's notices and warnings, while something is read."""
+        self._connection.add_notice_handler(lambda notice: warned(notice.message_primary or ""))
 
     def _holder(self, slot: str) -> Holder | None:
         with translated():

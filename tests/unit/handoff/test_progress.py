@@ -4,7 +4,7 @@ import pytest
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 
-ORIGIN = Origin("7301234567890123456", 3, 'sh"op é', "cdcwatch_orders")
+ORIGIN = Origin("7301234567890123456", 3, 'sh"op é', "cdcwatch_orders", 16401, "shop.orders")
 POSITION = Position(0x1_01A2_B390, 0x1_01A2_B358, 2**31)
 MARK = SnapshotMark(2**64 - 1, SnapshotVisibility(2**53 + 1, 2**63 - 1, frozenset({2**53 + 3, 2**53 + 1})))
 
@@ -16,6 +16,7 @@ MARK = SnapshotMark(2**64 - 1, SnapshotVisibility(2**53 + 1, 2**63 - 1, frozense
         Progress(ORIGIN, Position()),
         Progress(ORIGIN, POSITION, MARK),
         Progress(ORIGIN, POSITION, SnapshotMark(1, SnapshotVisibility(3, 3, frozenset()))),
+        Progress(ORIGIN, POSITION, gap="renamed", partitions=(16402, 16405), additions=3),
     ],
 )
 def test_there_and_back(progress):
@@ -30,6 +31,8 @@ def test_the_record_as_other_versions_read_it():
         "timeline": 3,
         "database": 'sh"op é',
         "slot": "cdcwatch_orders",
+        "table_oid": 16401,
+        "table_name": "shop.orders",
         "end_lsn": "1/1A2B390",
         "commit_lsn": "1/1A2B358",
         "ordinal": 2147483648,
@@ -42,6 +45,18 @@ def test_the_record_as_other_versions_read_it():
         },
     }
     assert orjson.loads(Progress(ORIGIN, POSITION).to_json())["snapshot"] is None
+
+
+def test_a_record_of_an_earlier_version():
+    record = orjson.loads(Progress(ORIGIN, POSITION, MARK).to_json())
+    del record["table_oid"], record["table_name"], record["gap"]
+    back = Progress.from_json(orjson.dumps(record))
+    assert (back.origin.table_oid, back.origin.table_name, back.partitions, back.additions) == (0, "", None, 0)
+
+
+def test_additions_tell_two_records_at_one_position_apart():
+    before, after = (Progress(ORIGIN, POSITION, partitions=(1,), additions=n) for n in (1, 2))
+    assert (before.covers(before), after.covers(before), before.covers(after)) == (True, True, False)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"not json", b'{"snapshot":null}'])

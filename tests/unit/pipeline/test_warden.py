@@ -8,7 +8,8 @@ from threading import Event
 import pytest
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.pipeline.warden import TableChangedError, Warden, compare
+from cdcwatch.pipeline.warden import TableChangedError, Warden, compare, renews
+from cdcwatch.slot.catalog import MissingColumnError
 from cdcwatch.table import Column, WatchedTable
 from tests.fakes.table import WATCHED
 
@@ -29,6 +30,67 @@ TABLE = replace(WATCHED, oid=42, logs_old_rows=True)
 def test_compare(found: WatchedTable, says: str | None) -> None:
     said = compare(TABLE, found)
     assert (said is None) if says is None else (said is not None and says in said)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (Column("id", "integer"), Column("id", "bigint"), None),
+        (Column("id", "character varying(9)"), Column("id", "text"), None),
+        (Column("id", "numeric(9,2)"), Column("id", "numeric"), None),
+        (Column("id", "character(5)"), Column("id", "character(9)"), "was character(5) and is character(9)"),
+        (Column("id", "bigint"), Column("id", "text"), "was bigint and is text"),
+        (Column("id", "bigint"), Column("id", "shop.number", "bigint"), "was bigint and is shop.number"),
+        (Column("id", "bigint", "", ("number",)), Column("number", "bigint", "", ("id",)), None),
+        (Column("id", "bigint"), Column("number", "bigint", "", ("id",)), "its key has other columns"),
+    ],
+)
+def test_what_holds_the_same_under_names_that_were_told_begins_anew(before, after, says):
+    begun_with, found = replace(TABLE, key=(before,)), replace(TABLE, key=(after,))
+    said = compare(begun_with, found)
+    if says is None:
+        assert said is None
+        assert renews(begun_with, found) is not None
+    else:
+        assert says in (said or "")
+    assert renews(begun_with, begun_with) is None
+
+
+def told_by(look, **more):
+    """What a warden says of the second look that is like the first."""
+    heard = []
+    said = Event()
+
+    def tell(word):
+        heard.append(word)
+        said.set()
+
+    warden = Warden(TABLE, look=look, name_of=more.pop("name_of", lambda _oid: TABLE.qualified_name),
+                    changed=tell, renewed=tell, interval_s=0, **more)  # fmt: skip
+    warden.start()
+    assert said.wait(10)
+    warden.join()
+    return heard[0]
+
+
+def test_a_renamed_column_is_no_gap_and_a_retyped_one_begins_anew():
+    def missing():
+        raise MissingColumnError("no column 'expires_at'", remedy="name it")
+
+    error = told_by(missing)
+    assert (error.is_gap, error.remedy) == (False, "name it")
+    said = told_by(lambda: replace(TABLE, version=Column("version", "bigint")))
+    assert said == "public.orders: column version was integer and is bigint"
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_renamed_table_is_a_gap_unless_the_stream_follows_it(followed):
+    def gone():
+        raise PreconditionError("there is no table", remedy="-")
+
+    error = told_by(gone, name_of=lambda _oid: "shop.orders", is_followed=lambda _oid: followed)
+    assert error.is_gap is not followed
+    assert ("--accept-gap" in error.remedy) is not followed
 
 
 def test_a_stronger_identity_is_no_complaint() -> None:

@@ -1,0 +1,70 @@
+"""H9, H7: a publication that is changed while pgoutput streams takes changes away without a word: found, and remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.oracle.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.services import Database, Kafka
+
+INSERT = "INSERT INTO orders (id, expires_at) VALUES (%s, now() + interval '1 day')"
+
+
+@pytest.fixture
+def world(database: Database, kafka: Kafka, topic: str, tmp_path: Path) -> Iterator[World]:
+    with World(database, kafka.bootstrap_servers, topic, tmp_path, plugin="pgoutput") as world:
+        world.install()
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("altered", "said", "mended"),
+    [
+        ("DROP TABLE orders", "does not hold public.orders", "ADD TABLE orders"),
+        (
+            "SET (publish = 'insert')",
+            "leaves out some kinds of change",
+            "SET (publish = 'insert, update, delete, truncate')",
+        ),
+        ("SET TABLE orders WHERE (id > 100)", "has a row filter", "SET TABLE orders"),
+    ],
+    ids=["table", "kinds", "rows"],
+)
+def test_h09_what_the_publication_leaves_out_is_a_gap(world: World, altered: str, said: str, mended: str) -> None:
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    process = world.run()
+    process.wait_ready()
+    world.connection.execute(INSERT, [1])
+    world.connection.execute(f"ALTER PUBLICATION {name} {altered}")  # type: ignore[call-overload]
+    world.connection.execute(INSERT, [2])
+    assert process.wait() == 3
+    assert f"the publication {name} {said}" in world.log.read_text()
+    world.connection.execute(f"ALTER PUBLICATION {name} {mended}")  # type: ignore[call-overload]
+    assert world.run().wait() == 3
+    with world.running("--accept-gap"):
+        world.wait_confirmed()
+    assert {record.key for record in world.records()} == {"1", "2"}
+
+
+def test_h09_a_listed_column_is_not_dropped_unless_everything_that_needs_it_goes(world: World) -> None:
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    process = world.run()
+    process.wait_ready()
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        world.connection.execute("ALTER TABLE orders DROP COLUMN version")
+    world.connection.execute("ALTER TABLE orders DROP COLUMN version CASCADE")  # takes the table out of the publication
+    assert world.scalar("SELECT count(*) FROM pg_publication_rel") == 0
+    assert process.wait() == 3
+    assert "has no column 'version'" in world.log.read_text()
+    world.configuration.write_text(world.configuration.read_text() + '[table]\nversion = ""\n')
+    told = world.run()
+    assert told.wait() == 3
+    assert f"the publication {name} does not hold public.orders" in world.log.read_text()
