@@ -78,6 +78,18 @@ def test_h08_a_leaf_that_logs_less_than_its_parent_promises_is_named(
         assert _check(published, "table")["state"] == ("fail" if root == "FULL" else "ok")
 
 
+def test_h08_to_wal2json_the_key_is_enough_and_nothing_too_little(database: Database, published: Path) -> None:
+    published.write_text(published.read_text().replace("pgoutput", "wal2json"))
+    with database.connect() as connection:
+        connection.execute("ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE low REPLICA IDENTITY FULL")
+        assert _check(published, "table")["state"] == "ok"
+        connection.execute("ALTER TABLE high REPLICA IDENTITY NOTHING")
+        flaw = _check(published, "table")
+        assert (flaw["state"], "public.high" in flaw["message"]) == ("fail", True)
+        connection.execute(flaw["remedy"])
+        assert _check(published, "table")["state"] == "ok"
+
+
 def test_h06_partitions_that_are_not_in_the_wal(database: Database, published: Path) -> None:
     with database.connect() as connection:
         connection.execute("CREATE UNLOGGED TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")

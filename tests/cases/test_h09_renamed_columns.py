@@ -143,6 +143,18 @@ def test_h09_renamed_with_both_names_in_the_configuration(made: Callable[[str, s
     _all_told(world, 2)
 
 
+def test_h09_a_slot_that_is_read_late(made: Callable[[str, str], World]) -> None:
+    """The first read of the table knows the new names alone; what the slot holds has both."""
+    world = made(SCHEMA, BOTH_NAMES)
+    _do(world, OLD_NAMES)
+    _rename(world)
+    _do(world, NEW_NAMES)
+    with world.running():
+        _expired(world, "state", 2)
+        world.wait_confirmed()
+    assert {record.key for record in world.records()} == {"5", "6"}, "the others had ended before it was read"
+
+
 def test_h09_renamed_without_being_told_stops_with_nothing_missed(made: Callable[[str, str], World]) -> None:
     world = made(SCHEMA, "")
     process = world.run()
