@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -38,15 +37,14 @@ from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
-from cdcwatch.pipeline.snapshot import snapshot_of
+from cdcwatch.pipeline.snapshot import orders_of, snapshot_of
 from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics, TelemetryServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable
 
-    from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
     from cdcwatch.settings import Settings
@@ -292,11 +290,7 @@ class Service:
         if arrivals is None or reader is None:
             return None
 
-        @contextmanager
-        def read(oids: Collection[int]) -> Iterator[tuple[int, Iterator[Event]]]:
-            with snapshot_of(self._settings.postgres.dsn, table) as snapshot:
-                yield snapshot.mark.lsn, snapshot.events(DeadlineRule(table), self._encoder(table, origin), oids)
-
+        read = partial(orders_of, self._settings.postgres.dsn, table, self._encoder(table, origin))
         return Partitions(
             table,
             leaves=self._leaves,
@@ -336,21 +330,27 @@ class Service:
             server_lsn=self._inquiry.current_lsn,
             publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin, table),
         )
+        if start.snapshot is not None:
+            self._forgive_before(start.snapshot.lsn)
         if self._partitions is not None:
             self._partitions.begin(start.partitions)
         self._start_closing()
         reader.begin_at(start)
         return start
 
+    def _forgive_before(self, lsn: int) -> None:
+        """What is missing from the stream up to there: the table was read after it."""
+        self._forgiven_lsn = lsn
+        if self._leaves is not None:
+            self._leaves.forgive_before(lsn)
+
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
         with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:
             leaves = None if table.leaves is None else tuple(sorted(leaf.oid for leaf in table.leaves))
             start = Position(end_lsn=facts.confirmed_flush_lsn)
             progress = Progress(origin, start, snapshot.mark, partitions=leaves)
+            self._forgive_before(snapshot.mark.lsn)
             self._start_closing()
-            self._forgiven_lsn = snapshot.mark.lsn
-            if self._leaves is not None:
-                self._leaves.forgive_before(snapshot.mark.lsn)
             events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))
             count = sink.publish_snapshot(events, progress)
         _log.info("the table was read: %d open orders are published as snapshot events", count)

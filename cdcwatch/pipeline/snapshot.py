@@ -11,6 +11,7 @@ from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import connect, translated
 from cdcwatch.deadline.event import Event, Stamp
 from cdcwatch.deadline.position import SnapshotVisibility
+from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Row
 from cdcwatch.handoff.progress import SnapshotMark
 from cdcwatch.lsn import parse_lsn
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdcwatch.deadline.event import EventEncoder
-    from cdcwatch.deadline.rule import DeadlineRule
     from cdcwatch.table import WatchedTable
 
 _FETCH_ROWS: Final = 5000
@@ -69,6 +69,15 @@ def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int | None = None) -> Ite
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield Snapshot(connection, table, id_lsn)
+
+
+@contextmanager
+def orders_of(
+    dsn: str, table: WatchedTable, encoder: EventEncoder, partitions: Collection[int]
+) -> Iterator[tuple[int, Iterator[Event]]]:
+    """The open orders of some partitions as events, and an LSN before which all that they show has committed."""
+    with snapshot_of(dsn, table) as snapshot:
+        yield snapshot.mark.lsn, snapshot.events(DeadlineRule(table), encoder, partitions)
 
 
 def open_rows(table: WatchedTable, partitions: Collection[int] | None = None) -> sql.Composed:
