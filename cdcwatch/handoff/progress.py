@@ -106,4 +106,9 @@ class Progress:
 
     def covers(self, other: Progress) -> bool:
         """Whether the sink that holds this one holds what `other` stands behind."""
-        return (other.position, other.additions) <= (self.position, self.additions)
+        return other._order <= self._order
+
+    @property
+    def _order(self) -> tuple[Position, int, bool]:
+        """Records follow each other in this order, some at one position."""
+        return self.position, self.additions, self.gap is not None

@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -128,6 +129,21 @@ def test_after_a_rewind_what_the_sink_holds_is_acknowledged_and_the_rest_comes_a
     assert [batch.progress.position for batch in take(outbox)] == POSITIONS[durable:]
     assert outbox.flush_lsn == [0, 100, 100, 200, 300][durable]
     assert bool(woken) == (durable > 0)
+
+
+def test_after_a_rewind_what_was_added_at_the_durable_position_comes_again(outbox):
+    """Orders of an attached partition, and the note of a gap, move no position."""
+    at_one_place = [
+        progress(100),
+        replace(progress(100), additions=1),
+        replace(progress(100), additions=2),
+        replace(progress(100), additions=2, gap="renamed"),
+    ]
+    for one in at_one_place:
+        outbox.offer(events(1), one)
+    for durable, one in enumerate(at_one_place, 1):
+        outbox.rewind(one)
+        assert [batch.progress for batch in take(outbox)] == at_one_place[durable:]
 
 
 def test_after_a_rewind_without_durable_progress_all_that_is_not_acknowledged_comes_again(outbox):

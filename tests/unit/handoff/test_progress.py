@@ -57,6 +57,7 @@ def test_a_record_of_an_earlier_version():
 def test_additions_tell_two_records_at_one_position_apart():
     before, after = (Progress(ORIGIN, POSITION, partitions=(1,), additions=n) for n in (1, 2))
     assert (before.covers(before), after.covers(before), before.covers(after)) == (True, True, False)
+    assert not after.covers(Progress(ORIGIN, POSITION, gap="renamed", partitions=(1,), additions=2))
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"not json", b'{"snapshot":null}'])
