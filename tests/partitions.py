@@ -24,10 +24,10 @@ def standalone(name: str) -> str:
     )
 
 
-def attach(name: str, begin: int, end: int, to: str = "orders") -> str:
+def attach(name: str, begin: int | str, end: int | str, to: str = "orders") -> str:
     return f"ALTER TABLE {to} ATTACH PARTITION {name} FOR VALUES FROM ({begin}) TO ({end});"
 
 
-def add_leaf(connection: psycopg.Connection[Any], name: str, begin: int, end: int) -> None:
-    """A new, empty partition."""
+def add_leaf(connection: psycopg.Connection[Any], name: str, begin: int | str, end: int | str) -> None:
+    """A new, empty partition; MINVALUE and MAXVALUE are bounds too."""
     connection.execute(standalone(name) + attach(name, begin, end))  # type: ignore[call-overload]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.oracle.traffic import Traffic
 from tests.oracle.world import World
 from tests.partitions import PARTITIONED, add_leaf, attach, standalone
 from tests.waiting import wait_until
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.oracle.subscriber import Record
     from tests.services import Database, Kafka
 
 
@@ -27,19 +29,6 @@ def world(
         add_leaf(world.connection, "low", 0, 100)
         world.create_slot()
         yield world
-
-
-def _log_says(world: World, text: str) -> None:
-    wait_until(lambda: text in world.log.read_text(), 40, text)
-
-
-def _told(world: World) -> list[tuple[str | None, str, bool]]:
-    return [_short(record) for record in sorted(world.records(), key=lambda record: (record.key or "", record.offset))]
-
-
-def _short(record: Record) -> tuple[str | None, str, bool]:
-    event = record.event
-    return record.key, event["type"].removeprefix("deadline."), event["data"]["snapshot"]
 
 
 def test_h06_every_leaf_of_every_level_and_schema_is_read_and_closed(world: World) -> None:
@@ -67,3 +56,33 @@ def test_h06_every_leaf_of_every_level_and_schema_is_read_and_closed(world: Worl
         world.wait_confirmed()
     records = world.judge()
     assert {record.event["source"].rpartition("/")[2] for record in records} == {"public.orders"}
+
+
+def test_h06_killed_under_load_while_partitions_come(world: World) -> None:
+    """Rows move between partitions as their keys change sign; partitions change between two kills."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    add_leaf(world.connection, "more", 100, 10_000_000)
+    add_leaf(world.connection, "second", 10_000_000, "MAXVALUE")
+    add_leaf(world.connection, "below", -10_000_000, 0)
+    add_leaf(world.connection, "far_below", "MINVALUE", -10_000_000)
+    with world.running():
+        pass
+    with Traffic(world.database.dsn, seed=seed).running() as traffic:
+        for number in range(3):
+            process = world.run()
+            process.wait_ready()
+            threading.Event().wait(choose.uniform(0, 0.7))  # any moment
+            process.kill()
+            if number == 1:
+                with world.connection.transaction():
+                    world.connection.execute("ALTER TABLE orders DETACH PARTITION second")
+                    world.connection.execute(attach("second", 10_000_000, 20_000_000))  # type: ignore[call-overload]
+                    add_leaf(world.connection, "third", 20_000_000, "MAXVALUE")
+        committed = traffic.committed
+        wait_until(lambda: traffic.committed > committed + 50, 60, "traffic")
+    with world.running():
+        world.wait_nothing_due()
+        world.wait_confirmed()
+    world.judge()
