@@ -102,11 +102,14 @@ class Leaves:
         return False
 
     def _may_be_ours(self, line: bytes) -> bool:
-        """Whether a row has all that ours have."""
-        row = orjson.loads(line)
-        if parse_lsn(row["lsn"]) < self._forgiven_lsn:
-            return False
-        names = {column["name"] for column in (*row.get("columns", ()), *row.get("identity", ()))}
+        """Whether a row has all that ours have, or can't be read at all."""
+        try:
+            row = orjson.loads(line)
+            if parse_lsn(row["lsn"]) < self._forgiven_lsn:
+                return False
+            names = {column["name"] for column in (*row.get("columns", ()), *row.get("identity", ()))}
+        except (ValueError, KeyError, TypeError):
+            return True
         table = self._table
         wanted = {column.name for column in table.key}
         if "columns" in row:

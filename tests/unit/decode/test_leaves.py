@@ -79,6 +79,8 @@ def test_rows_like_ours_of_a_table_that_is_gone_stop_the_stream_unless_the_table
             of_leaves.decode(told)
         assert "--accept-gap" in caught.value.remedy
     assert of_leaves.decode(line("I", "scratch", columns={"id": 7, "n": 1})) is None
+    with pytest.raises(DecodeError, match=r"rows of public\.gone"):
+        of_leaves.decode(line("I", "gone").replace(b"pending", b"\xe9"))
     leaves.forgive_before(0x2001)
     assert of_leaves.decode(line("I", "gone")) is None
     with pytest.raises(DecodeError):
