@@ -36,8 +36,7 @@ _BIG_BITE_BYTES: Final = 128 << 10
 """A bite of this size means that we are behind."""
 _NAP_S: Final = 0.003
 """When behind, the walsender sends faster to a full socket than to a reader that takes every message at once."""
-_SMALL_BITE_BYTES: Final = 32 << 10
-_WAY_NAP_S: Final = 0.1
+_WAY_NAP_S: Final = 0.02
 _WAY_S: Final = 1.0
 """It gives way for so long at most, then reads for as long: closes that stay late must not starve the stream."""
 _STATUS_INTERVAL_S: Final = 10.0
@@ -198,17 +197,18 @@ class Follower:
             self._scouts = mode is _Mode.SCOUT
             # A spike of closes goes first: its own echo in the stream can wait for some milliseconds.
             gives_way = self._gives_way(now_s)
-            messages = self._stream.read(_SMALL_BITE_BYTES if gives_way else BITE_BYTES)
-            if messages:
+            messages = [] if gives_way else self._stream.read(BITE_BYTES)
+            if messages or gives_way:
                 self._heard_s = now_s
+            if messages:
                 bite_bytes = self._take(messages)
         else:
             self._heard_s = now_s
-        if mode is not _Mode.HOLD and bite_bytes < _BIG_BITE_BYTES:
+        if mode is not _Mode.HOLD and not gives_way and bite_bytes < _BIG_BITE_BYTES:
             self._state.caught_up_s = now_s
         self._offer_what_else_there_is(now_s)
         self._send_status(now_s)
-        if gives_way and bite_bytes:
+        if gives_way:
             return -_WAY_NAP_S
         if bite_bytes >= BITE_BYTES:
             return 0.0

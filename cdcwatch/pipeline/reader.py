@@ -241,6 +241,8 @@ class Reader(threading.Thread):
         following.stepped_s = now_s
         wait_s = following.follower.step(now_s)
         state = following.state
+        if wait_s > 0 and following.follower.reads:
+            state.caught_up_s = now_s + wait_s  # for as long as it rests there is nothing more
         # A first start publishes the table before it ends, wherever the slot stands.
         begun = state.start is not None
         if begun and state.until_lsn is not None and state.confirmed_lsn >= state.until_lsn:
