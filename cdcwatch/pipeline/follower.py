@@ -195,13 +195,8 @@ class Follower:
             if not self._begun:
                 self._begin()
             self._scouts = mode is _Mode.SCOUT
-            # A spike of closes goes first: its own echo in the stream can wait for some milliseconds.
             gives_way = self._gives_way(now_s)
-            messages = [] if gives_way else self._stream.read(BITE_BYTES)
-            if messages or gives_way:
-                self._heard_s = now_s
-            if messages:
-                bite_bytes = self._take(messages)
+            bite_bytes = 0 if gives_way else self._bite(now_s)
         else:
             self._heard_s = now_s
         if mode is not _Mode.HOLD and not gives_way and bite_bytes < _BIG_BITE_BYTES:
@@ -216,12 +211,23 @@ class Follower:
             return -_NAP_S
         return self._wait_s(now_s)
 
+    def _bite(self, now_s: float) -> int:
+        messages = self._stream.read(BITE_BYTES)
+        if not messages:
+            return 0
+        self._heard_s = now_s
+        return self._take(messages)
+
     def _gives_way(self, now_s: float) -> bool:
+        """A spike of closes goes first: its own echo in the stream can wait for some milliseconds."""
         if self._schedule is None or not self._schedule.presses():
             return False
         if now_s - self._way_s >= 2 * _WAY_S:
             self._way_s = now_s
-        return now_s - self._way_s < _WAY_S
+        if now_s - self._way_s >= _WAY_S:
+            return False
+        self._heard_s = now_s  # who doesn't listen must not complain of silence
+        return True
 
     def _begin(self) -> None:
         """The stream starts at or before what was handed over already."""
