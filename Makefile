@@ -13,6 +13,7 @@ ARGS ?=
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+demo: PACKAGES_FOR := demo
 demo: packages $(INSTALLED) ## Everything at once on this machine, from nothing: PostgreSQL, Kafka, orders that expire
 	@$(BIN)/cdcwatch demo $(ARGS)
 
@@ -34,7 +35,7 @@ soak: packages $(INSTALLED) ## The long tests: hours of load, crashes and restar
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 packages: ## What this machine lacks: PostgreSQL with wal2json, Maven, Java (apt-get, sudo when not root)
-	@tools/bring-packages
+	@tools/bring-packages $(PACKAGES_FOR)
 
 clean: ## Remove what make made here; the downloaded Kafka in ~/.cache/cdcwatch stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

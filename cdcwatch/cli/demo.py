@@ -45,6 +45,10 @@ def demo(
     ] = None,
     json: JsonOption = False,
     rate: Annotated[float, typer.Option("--rate", metavar="N", min=1, max=10_000, help="Orders a second.")] = 200,
+    plugin: Annotated[
+        str | None,
+        typer.Option("--plugin", metavar="NAME", help="wal2json or pgoutput. Default: wal2json where there is one."),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory: data, logs, configuration.")] = False,
     _debug: DebugOption = False,
 ) -> None:
@@ -54,13 +58,15 @@ def demo(
     from cdcwatch.demo.performance import Wish, perform
     from cdcwatch.demo.world import isolate
 
+    if plugin not in {None, "wal2json", "pgoutput"}:
+        raise typer.BadParameter("it is wal2json or pgoutput", param_hint="--plugin")
     console = Console()
     is_live = not json and console.is_terminal and not console.is_dumb_terminal
     if duration_s is None and not is_live:
         duration_s = _DEFAULT_S
     isolate()
     summary = perform(
-        Wish(duration_s, rate, keep),
+        Wish(duration_s, rate, keep, plugin),
         tell=_say_nothing if json and not keep else _say,
         view=_live(console) if is_live else None,
     )

@@ -45,6 +45,8 @@ class Wish:
     """None: until it is interrupted."""
     rate: float
     keep: bool
+    plugin: str | None = None
+    """wal2json or pgoutput; None: the first of them that the server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Su
     Whatever happens, nothing of it runs afterwards.
     """
     with Interruption() as interruption, _directory(keep=wish.keep, tell=tell) as directory:
-        world = World(directory, tell)
+        world = World(directory, tell, wish.plugin)
         try:
             with interruption.starting():
                 world.start(interruption)

@@ -27,7 +27,7 @@ from cdcwatch.queries import query, script
 from cdcwatch.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from cdcwatch.demo.interruption import Interruption
@@ -48,6 +48,9 @@ _CONFIGURATION: Final = """\
 [postgres]
 dsn = {dsn}
 
+[slot]
+plugin = "{plugin}"
+
 [close]
 set = {{ closed_at = "clock_timestamp()" }}
 
@@ -64,18 +67,22 @@ listen = {listen}
 class World:
     """Start it once, close it in any state."""
 
-    def __init__(self, directory: Path, tell: Callable[[str], None]) -> None:
-        """Finds the programs and chooses ports. LocalServiceError when this machine lacks one."""
+    def __init__(self, directory: Path, tell: Callable[[str], None], plugin: str | None = None) -> None:
+        """Finds the programs and chooses ports. LocalServiceError when this machine lacks one.
+
+        `plugin`: the slot's; None: wal2json where the server has it, else pgoutput, which every server has.
+        """
         self.directory = directory
         self.configuration_path = directory / "demo.toml"
         self.telemetry_address = f"127.0.0.1:{free_port()}"
         self._tell = tell
         self._postgres = LocalPostgres(directory / "postgres")
-        if not self._postgres.has_wal2json:
+        self._plugin = plugin or ("wal2json" if self._postgres.has_wal2json else "pgoutput")
+        if self._plugin == "wal2json" and not self._postgres.has_wal2json:
             major = self._postgres.major
             raise LocalServiceError(
                 f"PostgreSQL {major} in {self._postgres.binaries} has no wal2json",
-                remedy=f"apt-get install postgresql-{major}-wal2json, or name another PostgreSQL in CDCWATCH_PG_BIN",
+                remedy=f"cdcwatch demo --plugin pgoutput, or apt-get install postgresql-{major}-wal2json",
             )
         self._psql = self._found_psql()
         self._kafka = LocalKafka(directory / "kafka", properties=_KAFKA_PROPERTIES)
@@ -97,7 +104,7 @@ class World:
     @property
     def title(self) -> str:
         """The versions of the servers."""
-        return f"PostgreSQL {self._postgres.major} with wal2json, Apache Kafka {KAFKA_VERSION}"
+        return f"PostgreSQL {self._postgres.major} with {self._plugin}, Apache Kafka {KAFKA_VERSION}"
 
     def settings(self) -> Settings:
         """What the configuration file says."""
@@ -116,7 +123,7 @@ class World:
                 self._make_shop()
                 self._write_configuration()
                 self._tell("making the slot")
-                self._cdcwatch("slot", "create", "-c", str(self.configuration_path))
+                self._make_slot()
                 self._kafka_started.result()
             except BaseException:
                 # Whatever went wrong: the other start is not waited for.
@@ -139,11 +146,25 @@ class World:
     def _write_configuration(self) -> None:
         # A JSON text is a TOML text.
         values = {
+            "plugin": self._plugin,
             "dsn": json.dumps(self._postgres.dsn(DATABASE, SERVICE_ROLE)),
             "bootstrap_servers": json.dumps(self._kafka.bootstrap_servers),
             "listen": json.dumps(self.telemetry_address),
         }
         self.configuration_path.write_text(_CONFIGURATION.format(**values), encoding="utf-8")
+
+    def _make_slot(self) -> None:
+        """As superuser: pgoutput's publication is made by whoever owns the table."""
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "cdcwatch",
+            "slot",
+            "create",
+            "-c",
+            str(self.configuration_path),
+        ]
+        self._output("cdcwatch slot", command, further={"CDCWATCH_POSTGRES__DSN": self.admin_dsn})
 
     def _start_service(self, interruption: Interruption) -> None:
         log_path = self.directory / "cdcwatch.log"
@@ -206,15 +227,14 @@ class World:
             )
         return Path(psql)
 
-    def _cdcwatch(self, *arguments: str) -> str:
-        return self._output(f"cdcwatch {arguments[0]}", [sys.executable, "-m", "cdcwatch", *arguments])
-
-    def _output(self, name: str, command: list[str | Path], *, given: str = "") -> str:
+    def _output(
+        self, name: str, command: list[str | Path], *, given: str = "", further: Mapping[str, str] | None = None
+    ) -> str:
         """What a short command prints; CdcwatchError with what it says last when it fails."""
         done = subprocess.run(
             launched(command, user=None, death_signal=signal.SIGKILL),
             cwd=self.directory,
-            env=_environment(),
+            env={**_environment(), **(further or {})},
             input=given,
             capture_output=True,
             text=True,

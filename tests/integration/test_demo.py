@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdcwatch.local.binaries import _postgres_of_wheel
 from tests.command import cdcwatch
 from tests.services import scratch_directory
 from tests.waiting import wait_until
@@ -54,7 +55,13 @@ def left_of(place: Path) -> list[str]:
     return left
 
 
-def test_table_topic_and_shop_agree_and_nothing_is_left(place: Path) -> None:
+@pytest.mark.parametrize("plugin", ["wal2json", "pgoutput"])
+def test_table_topic_and_shop_agree_and_nothing_is_left(
+    place: Path, plugin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plugin == "pgoutput":  # on the server of a Python package, as where no other is to be had
+        (binaries,) = _postgres_of_wheel()
+        monkeypatch.setenv("CDCWATCH_PG_BIN", str(binaries))
     demo = started(place, "--for", "6s", "--json")
     out, err = demo.communicate(timeout=END_S)
     assert (demo.returncode, err) == (0, ""), out
