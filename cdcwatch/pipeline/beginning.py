@@ -56,10 +56,8 @@ def where_to_begin(
         progress = publish_snapshot()
     if is_exact:
         return replace(progress, origin=origin)
-    # Nothing is skipped where progress and events are not one piece. The topic may hold less than the record says; or
-    # more: the snapshot events of an attempt that broke off, of orders that were settled before the next one.
-    position = Position(end_lsn=facts.confirmed_flush_lsn)
-    return replace(progress, origin=origin, position=position, snapshot=None)
+    # The topic may hold less than the record says where progress and events are not one piece.
+    return replace(progress, origin=origin, position=Position(end_lsn=facts.confirmed_flush_lsn))
 
 
 def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:

@@ -106,6 +106,8 @@ class ReadingState:
     """What the outbox was given, durable or not."""
     snapshot: SnapshotMark | None = None
     """Goes along in the record until a connection finds the slot itself beyond it: a replay may begin before."""
+    skips_snapshot: bool = True
+    """Whether transactions that the read of the table has shown give no events again."""
     patience_s: float = _FIRST_PATIENCE_S
     """How long a silent server is believed: doubled after each time it was given up, as it may only be decoding."""
     confirmed_lsn: int = 0
@@ -119,8 +121,9 @@ class ReadingState:
     additions: int = 0
     """How often arrivals were handed over, in the slot's life."""
 
-    def begin_at(self, start: Progress, snapshot: SnapshotMark | None = None) -> None:
+    def begin_at(self, start: Progress, snapshot: SnapshotMark | None = None, *, skips_snapshot: bool = True) -> None:
         """The sink has spoken: events through `start` are in it."""
+        self.skips_snapshot = skips_snapshot
         self.handed_over = max(self.handed_over, start.position)
         self.snapshot = snapshot
         self.additions = start.additions
@@ -233,7 +236,7 @@ class Follower:
         """The stream starts at or before what was handed over already."""
         state = self._state
         covered = state.handed_over
-        mark = state.snapshot
+        mark = state.snapshot if state.skips_snapshot else None
         self._derivation.restart(covered, mark.visibility if mark else None)
         self._offered_lsn = covered.end_lsn
         self._begun = True

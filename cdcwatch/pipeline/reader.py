@@ -130,12 +130,18 @@ class Reader(threading.Thread):
         """What the server was told last."""
         return self._state.confirmed_lsn if self._state else 0
 
-    def begin_at(self, start: Progress) -> None:
-        """From the publisher: events through `start` are in the sink; reading may begin."""
+    def begin_at(self, start: Progress, *, is_exact: bool) -> None:
+        """From the publisher: events through `start` are in the sink; reading may begin.
+
+        `is_exact`: the snapshot in the record is all that the topic holds of the table's read. Else it may hold more:
+        events of an attempt that broke off, of orders that were settled before the next one. Nothing is skipped then.
+        """
         if self._state is None:
             raise RuntimeError("the publisher runs only once the slot is ours")
         mark = start.snapshot
-        self._state.begin_at(start, mark if mark and self._begin_lsn < mark.lsn else None)
+        if mark is not None and self._begin_lsn >= mark.lsn:
+            mark = None
+        self._state.begin_at(start, mark, skips_snapshot=is_exact)
         self._waker.wake()
 
     def has_passed(self, lsn: int) -> bool:

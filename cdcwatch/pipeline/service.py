@@ -335,7 +335,7 @@ class Service:
         if self._partitions is not None:
             self._partitions.begin(start.partitions)
         self._start_closing()
-        reader.begin_at(start)
+        reader.begin_at(start, is_exact=sink.is_transactional)
         return start
 
     def _forgive_before(self, lsn: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cdcwatch.close.window import Window
@@ -10,15 +9,13 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.position import Position
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.watermark import Watermark
-from cdcwatch.pipeline import beginning
-from tests.simulation import process
+from cdcwatch.pipeline.follower import ReadingState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from cdcwatch.handoff.progress import Progress
     from tests.simulation.world import World
 
 
@@ -81,12 +78,10 @@ def other_writers(_: World, patch: pytest.MonkeyPatch) -> None:
 
 def replay_of_the_snapshot(_: World, patch: pytest.MonkeyPatch) -> None:
     """At least once, too, the stream skips what the read of the table has shown."""
-
-    def where_to_begin(progress: Progress | None, *where: Any, is_exact: bool, **how: Any) -> Progress:
-        begun = beginning.where_to_begin(progress, *where, is_exact=True, **how)
-        return begun if is_exact else replace(begun, position=Position(end_lsn=where[0].confirmed_flush_lsn))
-
-    patch.setattr(process, "where_to_begin", where_to_begin)
+    begin_at = ReadingState.begin_at
+    patch.setattr(
+        ReadingState, "begin_at", lambda self, start, mark, **_how: begin_at(self, start, mark, skips_snapshot=True)
+    )
 
 
 def clock_of_the_window(_: World, patch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ class SimProcess:
             publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin),
         )
         self._start_closing()
-        self.reader.begin_at(start)
+        self.reader.begin_at(start, is_exact=sink.is_transactional)
         return start
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin) -> Progress:
