@@ -19,8 +19,10 @@ demo: packages $(INSTALLED) ## Everything at once on this machine, from nothing:
 
 test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAME' selects)
 
+# Three at a time, each with servers of its own: most tests wait. `WORKERS=0` for one after the other.
+WORKERS ?= 3
 pytest: packages $(INSTALLED)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: packages $(INSTALLED) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .
