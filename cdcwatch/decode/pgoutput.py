@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
+from cdcwatch.decode.fields import COLUMN_COUNT, INT4, INT8, UNCHANGED, expect, integer_of, name_at, tuple_at
 from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import DAY_US, INFINITY_US, NEGATIVE_INFINITY_US
@@ -27,17 +28,11 @@ if TYPE_CHECKING:
 _BEGIN: Final = struct.Struct("!QqI")
 _COMMIT: Final = struct.Struct("!BQQq")
 _OID: Final = struct.Struct("!I")
-_COLUMN_COUNT: Final = struct.Struct("!h")
 _RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, behind the name
 _TRUNCATE: Final = struct.Struct("!IB")
-_INT8: Final = struct.Struct("!q")
-_INT4: Final = struct.Struct("!i")
-_INTEGER_FORMS: Final = {2: struct.Struct("!h"), 4: _INT4, 8: _INT8}
 
-_NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
 _FULL: Final = ord("f")
-_UNCHANGED_VALUE: Final = object()
 _PLUGIN: Final = "pgoutput"
 _MOST_STATUSES: Final = 1000
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
@@ -140,21 +135,21 @@ class PgoutputDecoder:
     def _relation(self, data: bytes) -> None:
         """A table's shape as of the changes that follow: sent before the first of them and after every DDL."""
         (relation,) = _OID.unpack_from(data, 1)
-        schema, at = _name(data, 5)
-        table, at = _name(data, at)
+        schema, at = name_at(data, 5)
+        table, at = name_at(data, at)
         # By the OID it is found under every name that it had; a description without one is a test's.
         ours = self._table
         if relation != ours.oid if ours.oid else (schema, table) != (ours.schema, ours.name):
             self._layouts[relation] = _Layout(is_ours=False)
             return
         identity_kind = data[at]
-        (width,) = _COLUMN_COUNT.unpack_from(data, at + 1)
+        (width,) = COLUMN_COUNT.unpack_from(data, at + 1)
         at += 3
         places: dict[str, int] = {}
         in_identity, types = [], []
         for place in range(width):
             in_identity.append(identity_kind == _FULL or bool(data[at] & 1))
-            name, at = _name(data, at + 1)
+            name, at = name_at(data, at + 1)
             type_oid, _modifier = _RELATION_COLUMN.unpack_from(data, at)
             at += _RELATION_COLUMN.size
             places[name] = place
@@ -187,7 +182,7 @@ class PgoutputDecoder:
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
-        values, _ = _tuple(data, _expect(data, 5, _NEW), layout.width)
+        values, _ = tuple_at(data, expect(data, 5, _NEW), layout.width)
         try:
             return Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
         except VALUE_ERRORS:
@@ -200,13 +195,11 @@ class PgoutputDecoder:
         at = 5
         old_values = None
         if data[at] in (_OLD_KEY, _OLD_ROW):
-            old_values, at = _tuple(data, at + 1, layout.width)
-        values, _ = _tuple(data, _expect(data, at, _NEW), layout.width)
+            old_values, at = tuple_at(data, at + 1, layout.width)
+        values, _ = tuple_at(data, expect(data, at, _NEW), layout.width)
         if old_values is not None:
             # An unchanged TOASTed value is not sent again: what the old row logged of it still holds.
-            values = [
-                old if value is _UNCHANGED_VALUE else value for value, old in zip(values, old_values, strict=True)
-            ]
+            values = [old if value is UNCHANGED else value for value, old in zip(values, old_values, strict=True)]
         try:
             return self._updated(values, old_values, layout)
         except VALUE_ERRORS:
@@ -232,7 +225,7 @@ class PgoutputDecoder:
             return None
         if data[5] not in (_OLD_KEY, _OLD_ROW):
             raise ValueError
-        values, _ = _tuple(data, 6, layout.width)
+        values, _ = tuple_at(data, 6, layout.width)
         try:
             old = self._old_row(values, layout) if layout.logs_old_row else None
             return Change(DELETE, self._key_of(values, layout), None, old)
@@ -263,7 +256,7 @@ class PgoutputDecoder:
     def _key_of(self, values: Sequence[Any], layout: _Layout) -> Key:
         if self._integer_key:
             place = layout.key[0]
-            return _integer(values[place], binary=self._binary)
+            return integer_of(values[place], binary=self._binary)
         return canonical_key([self._text(values[place], layout.types[place]) for place in layout.key], integer=False)
 
     def _row(self, values: Sequence[Any], layout: _Layout) -> Row:
@@ -285,11 +278,11 @@ class PgoutputDecoder:
                 f"the deadline column is no {self._table.deadline.type} any more",
                 remedy="see `cdcwatch check`, and start again",
             )
-        instant_us: int = _INT8.unpack(value)[0] if self._is_binary_instant else self._instant_of(value)
+        instant_us: int = INT8.unpack(value)[0] if self._is_binary_instant else self._instant_of(value)
         return instant_us
 
     def _version(self, value: Any) -> int | None:
-        return None if value is None else _integer(value, binary=self._binary)
+        return None if value is None else integer_of(value, binary=self._binary)
 
     def _status(self, value: Any, type_oid: int) -> str | None:
         if value is None:
@@ -305,14 +298,14 @@ class PgoutputDecoder:
 
     def _text(self, value: Any, type_oid: int) -> str:
         """A column's text as PostgreSQL writes it; booleans as the words that the configuration uses."""
-        if value is None or value is _UNCHANGED_VALUE:
+        if value is None or value is UNCHANGED:
             raise ValueError
         if type_oid == _BOOLEAN:
             return "true" if value in (b"\x01", b"t") else "false"
         if not self._binary or type_oid in _TEXTS:
             return str(value, "utf-8")
         if type_oid in _INTEGERS:
-            return str(_integer(value, binary=True))
+            return str(integer_of(value, binary=True))
         if type_oid == _UUID:
             return str(uuid.UUID(bytes=value))
         raise DecodeError("a watched column's type was changed", remedy="start again: the catalog is read at the start")
@@ -342,52 +335,11 @@ def _local_reader(table: WatchedTable) -> Callable[[bytes], int]:
     """
     instant_us = Zone(table.zone).instant_us
     if table.deadline.kind != "date":
-        return lambda value: instant_us(_INT8.unpack(value)[0])
+        return lambda value: instant_us(INT8.unpack(value)[0])
 
     def of_date(value: bytes) -> int:
-        days = _INT4.unpack(value)[0]
+        days = INT4.unpack(value)[0]
         infinite_us = _INFINITE_DAYS.get(days)
         return instant_us(days * DAY_US) if infinite_us is None else infinite_us
 
     return of_date
-
-
-def _name(data: bytes, at: int) -> tuple[str, int]:
-    """A NUL-terminated name and where it ends."""
-    end = data.index(b"\0", at)
-    return data[at:end].decode(), end + 1
-
-
-def _expect(data: bytes, at: int, kind: int) -> int:
-    if data[at] != kind:
-        raise ValueError
-    return at + 1
-
-
-def _tuple(data: bytes, at: int, width: int) -> tuple[list[Any], int]:
-    """The values of TupleData as bytes, None for NULL, and where it ends. ValueError when it is cut short."""
-    (count,) = _COLUMN_COUNT.unpack_from(data, at)
-    if count != width:
-        raise ValueError
-    at += 2
-    values: list[Any] = []
-    for _ in range(count):
-        kind = data[at]
-        if kind in (_BINARY, _TEXT):
-            begin = at + 5
-            at = begin + int.from_bytes(data[at + 1 : begin], "big")
-            if at > len(data):
-                raise ValueError
-            values.append(data[begin:at])
-        elif kind in (_NULL, _UNCHANGED):
-            values.append(None if kind == _NULL else _UNCHANGED_VALUE)
-            at += 1
-        else:
-            raise ValueError
-    return values, at
-
-
-def _integer(value: Any, *, binary: bool) -> int:
-    # Neither NULL nor a value that was not sent again has a length.
-    number: int = _INTEGER_FORMS[len(value)].unpack(value)[0] if binary else int(value)
-    return number

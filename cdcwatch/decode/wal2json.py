@@ -6,16 +6,24 @@ https://github.com/eulerto/wal2json
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from cdcwatch.decode.boundary import Boundaries
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.cutter import Cutter
+from cdcwatch.decode.json_values import (
+    by_name,
+    integer_of,
+    is_number,
+    loads,
+    loads_exactly,
+    loads_leniently,
+    text_of,
+    text_reader,
+    version_of,
+)
 from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
@@ -27,13 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cdcwatch.decode.change import Decoder, Message, Unreadable
-    from cdcwatch.table import Column
 
 _ABSENT: Final = object()
-_WORDS: Final = {"t": "true", "f": "false"}
 _NOTHING: Final[Mapping[str, Any]] = {}
 _LEFT_OUT: Final = re.compile(r'no tuple identifier for (?:UPDATE|DELETE) in table "(.*)"\."(.*)"', re.DOTALL)
-_LONGEST_INTEGER: Final = len("-9223372036854775808")
 _ROWS: Final = {
     "I": (("columns", ""),),
     "U": (("identity", "the old "), ("columns", "")),
@@ -62,7 +67,7 @@ def is_cut(table: WatchedTable) -> bool:
     """Whether the usual line of a table is one for a Cutter."""
     if table.status is None or table.version is None or table.zone:
         return False
-    return table.has_integer_key and _reader(table.status) is _text
+    return table.has_integer_key and text_reader(table.status) is text_of
 
 
 class Wal2JsonDecoder:
@@ -74,20 +79,20 @@ class Wal2JsonDecoder:
 
     def __init__(self, table: WatchedTable) -> None:
         self._schema, self._name = table.schema, table.name
-        self._key = tuple((column.name, _reader(column)) for column in table.key)
+        self._key = tuple((column.name, text_reader(column)) for column in table.key)
         self._integer_key = table.has_integer_key
         self._deadline = table.deadline.name
         self._instant = deadline_parser(table)
         self._status = table.status.name if table.status else None
-        self._status_word = _reader(table.status) if table.status else _text
+        self._status_word = text_reader(table.status) if table.status else text_of
         self._is_status_filled_up = is_filled_up(table.status)
         self._version = table.version.name if table.version else None
         watched = [column for column in (*table.key, table.deadline, table.status, table.version) if column is not None]
         self._renamed = tuple(column.names for column in watched if column.others)
         self._columns = tuple(column.names for column in watched)
         # orjson makes floats of JSON's numbers, which would round a numeric key; json keeps their text, slower.
-        exact = any(_is_number(column.type) for column in (*table.key, table.status) if column is not None)
-        self._loads: Callable[[bytes], Any] = _loads_exactly if exact else _loads
+        exact = any(is_number(column.type) for column in (*table.key, table.status) if column is not None)
+        self._loads: Callable[[bytes], Any] = loads_exactly if exact else loads
         self._boundaries = Boundaries()
         self._cutter = Cutter(table) if is_cut(table) else None
 
@@ -115,7 +120,7 @@ class Wal2JsonDecoder:
             if action in "IUD":
                 return self._change(action, parsed)
             if action == "B":
-                return Begin(parse_lsn(parsed["lsn"]), parse_instant(parsed["timestamp"]), _integer(parsed["xid"]))
+                return Begin(parse_lsn(parsed["lsn"]), parse_instant(parsed["timestamp"]), integer_of(parsed["xid"]))
             if action == "C":
                 return Commit(parse_lsn(parsed["lsn"]), parse_lsn(parsed["nextlsn"]))
             if action == "T":
@@ -132,7 +137,7 @@ class Wal2JsonDecoder:
         A SQL_ASCII database may hold any bytes, and they reach us as they are.
         """
         try:
-            parsed = _loads_leniently(line)
+            parsed = loads_leniently(line)
             action = parsed["action"]
             is_row = action in _ROWS
             is_foreign = is_row and parsed.keys() >= {"schema", "table"} and not self._is_ours(parsed)
@@ -213,7 +218,7 @@ class Wal2JsonDecoder:
 
     def _by_name(self, columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Values by the names that the columns have now."""
-        values = _by_name(columns)
+        values = by_name(columns)
         for name, *others in self._renamed:
             if name not in values:
                 found = next((other for other in others if other in values), None)
@@ -233,7 +238,7 @@ class Wal2JsonDecoder:
 
     def _key_of(self, values: Mapping[str, Any]) -> Key:
         if self._integer_key:
-            return _integer(values[self._key[0][0]])
+            return integer_of(values[self._key[0][0]])
         return canonical_key([read(values[name]) for name, read in self._key], integer=False)
 
     def _row(self, values: Mapping[str, Any]) -> Row:
@@ -242,7 +247,7 @@ class Wal2JsonDecoder:
         return Row(
             None if deadline is None else self._instant(deadline),
             status if status is None else self._status_text(status),
-            _version(values[self._version]) if self._version else None,
+            version_of(values[self._version]) if self._version else None,
         )
 
     def _status_text(self, status: Any) -> str:
@@ -258,7 +263,7 @@ class Wal2JsonDecoder:
         return Row(
             None if deadline is None else self._instant(deadline),
             status if status is None else self._status_text(status),
-            _version(identity.get(self._version)) if self._version else None,
+            version_of(identity.get(self._version)) if self._version else None,
         )
 
 
@@ -300,74 +305,3 @@ def _is_read(read: Callable[[str], object], text: str) -> bool:
 
 def _encoded(text: str) -> bytes:
     return text.encode()
-
-
-def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {column["name"]: column["value"] for column in columns}
-
-
-def _reader(column: Column) -> Callable[[Any], str]:
-    """Reads a key or status column's text: as `cdcwatch.columns.key_text` has it."""
-    if column.type == "bytea":
-        return _hex
-    return _word if column.base and column.kind == "boolean" else _text
-
-
-def _hex(value: Any) -> str:
-    """Bytes, of which it leaves out the mark that tells hex from other text."""
-    return f"\\x{_text(value)}"
-
-
-def _word(value: Any) -> str:
-    """A domain over boolean, which it writes as a text of one letter."""
-    return _WORDS[value]
-
-
-def _text(value: Any) -> str:
-    """A column's text as PostgreSQL writes it."""
-    if type(value) is str:
-        return value
-    if value is True or value is False:
-        return "true" if value else "false"
-    if type(value) is int:
-        return str(value)
-    raise TypeError
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def _version(value: Any) -> int | None:
-    return None if value is None else _integer(value)
-
-
-def _is_number(type_name: str) -> bool:
-    return type_name.startswith(("numeric", "real", "double precision"))
-
-
-def _loads(line: bytes) -> Any:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        if "infinity" not in str(error):
-            raise
-        # Some column's numeric has more digits than a double holds: no reason to stop.
-        return _loads_exactly(line)
-
-
-def _loads_exactly(line: bytes) -> Any:
-    """JSON with every fractional number as its text: 1.10 stays 1.10."""
-    return json.loads(line.decode(), parse_float=str, parse_int=_exact_integer)
-
-
-def _loads_leniently(line: bytes) -> Any:
-    """Bytes that are no UTF-8 stay in the texts, as surrogates."""
-    return json.loads(line.decode(errors="surrogateescape"), parse_float=str, parse_int=_exact_integer)
-
-
-def _exact_integer(digits: str) -> int | str:
-    # Python makes no integers of thousands of digits; no integer type of PostgreSQL has more than 19.
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else digits
