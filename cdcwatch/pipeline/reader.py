@@ -126,6 +126,11 @@ class Reader(threading.Thread):
         return self._facts is None or state is None or time.monotonic() - state.caught_up_s > LAG_S
 
     @property
+    def has_dead_letters(self) -> bool:
+        """Whether there are rows of which the stream told what nobody understood."""
+        return self._derivation is not None and self._derivation.dead_letter_count > 0
+
+    @property
     def confirmed_lsn(self) -> int:
         """What the server was told last."""
         return self._state.confirmed_lsn if self._state else 0

@@ -221,7 +221,7 @@ class Service:
 
     def _stream_lags(self) -> bool:
         """Whether orders may be due that the stream has not told of: then the table is asked."""
-        return self._reader is not None and self._reader.lags
+        return self._reader is not None and (self._reader.lags or self._reader.has_dead_letters)
 
     def _derivation(self, origin: Origin) -> Derivation:
         if self._table is None:

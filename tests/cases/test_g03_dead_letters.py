@@ -13,6 +13,7 @@ from tests.command import ORDERS, cdcwatch, write_configuration
 from tests.oracle.world import World
 from tests.slots import QUIET
 from tests.topic import Found, read_topic
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,3 +140,27 @@ def test_g03_peek_shows_what_will_be_a_dead_letter(ascii_database: Database, tmp
         ]
         drop = cdcwatch("slot", "drop", "--yes", "-c", shop)
         assert drop.code == 0, drop.said
+
+
+def test_g03_an_order_that_came_only_as_a_dead_letter_is_closed_on_time(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Its key is none that wal2json can tell; the table can, and is asked for what is due about now."""
+    with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
+        world.listen()
+        world.install(
+            "CREATE TABLE orders (id numeric PRIMARY KEY, status text NOT NULL, expires_at timestamptz NOT NULL,"
+            " version int NOT NULL DEFAULT 0);"
+            "CREATE INDEX ON orders (expires_at) WHERE status = 'pending'"
+        )
+        with world.running():
+            world.connection.execute(
+                "INSERT INTO orders (id, status, expires_at) VALUES ('NaN', 'pending', clock_timestamp() + interval '3 s')"
+            )
+
+            def status() -> str:
+                ((found,),) = world.connection.execute("SELECT status FROM orders")
+                return str(found)
+
+            wait_until(lambda: status() == "expired", 30, "the order is closed")
+            assert world.metric("cdcwatch_dead_letters_total") == 2, "the insert and the close's own echo"
