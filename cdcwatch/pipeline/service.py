@@ -24,7 +24,7 @@ from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.decode.wal2json import changes_left_out
-from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, PreconditionError, UnavailableError
+from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
@@ -194,7 +194,12 @@ class Service:
             if settings.slot.plugin == "wal2json":
                 self._leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
         self._reader = Reader(
-            PostgresSlot(settings.postgres.for_replication(), settings.slot.name, warned=self._server_warned),
+            PostgresSlot(
+                settings.postgres.for_replication(),
+                settings.slot.name,
+                plugin=settings.slot.plugin,
+                warned=self._server_warned,
+            ),
             slot_name=settings.slot.name,
             decoder=decoder_factory(
                 settings.slot.plugin,
@@ -252,12 +257,6 @@ class Service:
         table = self._table
         if table is None:
             raise RuntimeError("the table is known before the slot is taken")
-        if facts.plugin != self._settings.slot.plugin:
-            raise PreconditionError(
-                f"the slot {origin.slot!r} has the plugin {facts.plugin!r}, and slot.plugin says"
-                f" {self._settings.slot.plugin!r}",
-                remedy=f'set slot.plugin = "{facts.plugin}", or drop the slot and make it anew',
-            )
         _log.info("the slot %s is ours; it stands at %s", origin.slot, format_lsn(facts.confirmed_flush_lsn))
         self._facts, self._origin = facts, origin
         self._partitions = self._made_partitions(table, origin)

@@ -131,9 +131,9 @@ class SlotStream(Protocol):
 class PostgresSlot:
     """One slot of one server."""
 
-    def __init__(self, dsn: str, name: str, *, warned: Callable[[str], None] = lambda _said: None) -> None:
-        """`warned` hears, while the stream is read, what the server says beside it."""
-        self._dsn, self._name, self._warned = dsn, name, warned
+    def __init__(self, dsn: str, name: str, *, plugin: str, warned: Callable[[str], None] = lambda _said: None) -> None:
+        """`plugin`: whose options `acquire` gets. `warned` hears, while the stream is read, what the server says."""
+        self._dsn, self._name, self._plugin, self._warned = dsn, name, plugin, warned
         self._waiting: ReplicationConnection | None = None
 
     def acquire(self, options: Mapping[str, str]) -> tuple[SlotFacts, ReplicationStream]:
@@ -141,6 +141,7 @@ class PostgresSlot:
         connection, self._waiting = self._waiting or ReplicationConnection(self._dsn), None
         try:
             facts = connection.facts(self._name)
+            self._require_plugin(facts.plugin)
             stream = connection.start(self._name, options, facts.confirmed_flush_lsn)
             connection.tell(self._warned)
         except SlotBusyError:
@@ -150,6 +151,14 @@ class PostgresSlot:
             connection.close()
             raise
         return facts, stream
+
+    def _require_plugin(self, found: str) -> None:
+        """Told here, as another plugin would complain of our options instead."""
+        if found != self._plugin:
+            raise PreconditionError(
+                f"slot {self._name} has the plugin {found}, not {self._plugin}",
+                remedy=f"set slot.plugin = \"{found}\", or make the slot anew: docs/runbook.md, 'Changing the plugin'",
+            )
 
 
 class ReplicationConnection:

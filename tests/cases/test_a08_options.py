@@ -12,7 +12,7 @@ from cdcwatch.slot.catalog import load_table
 from cdcwatch.slot.facts import read_all_facts
 from cdcwatch.slot.preflight import judge
 from cdcwatch.slot.probe import probe_plugin
-from tests.command import cdcwatch
+from tests.command import cdcwatch, run_to_the_end
 from tests.slots import settings_for, slots_named
 
 if TYPE_CHECKING:
@@ -66,3 +66,15 @@ def test_a08_the_slots_own_plugin_decides(database: Database, slot: str, shop: P
     assert f"slot {slot} has the plugin pgoutput, not wal2json" in told.out
     shown = cdcwatch("slot", "peek", "-c", published)
     assert "scheduled 2030-01-01T00:00:00.000000Z" in shown.out
+
+
+@pytest.mark.parametrize(("made", "configured"), [("pgoutput", "wal2json"), ("wal2json", "pgoutput")])
+def test_a08_run_names_the_slots_own_plugin_before_its_options_are_refused(
+    database: Database, slot: str, shop: Path, made: str, configured: str
+) -> None:
+    assert cdcwatch("slot", "create", "--plugin", made, "-c", shop).code == 0
+    shop.write_text(shop.read_text().replace("[slot]\n", f'[slot]\nplugin = "{configured}"\n'))
+    told = run_to_the_end("run", "-c", shop)
+    assert told.code == 3
+    assert f"slot {slot} has the plugin {made}, not {configured}\n" in told.err
+    assert f'remedy: set slot.plugin = "{made}"' in told.err

@@ -21,7 +21,7 @@ import sys, select, psycopg
 from cdcwatch.lsn import format_lsn
 from cdcwatch.slot.stream import PostgresSlot
 dsn, slot = sys.argv[1:]
-facts, stream = PostgresSlot(dsn, slot).acquire({"format-version": "2", "include-lsn": "true"})
+facts, stream = PostgresSlot(dsn, slot, plugin="wal2json").acquire({"format-version": "2", "include-lsn": "true"})
 actions, seen = [], 0
 while "C" not in actions:
     select.select([stream.fileno()], [], [], 20)

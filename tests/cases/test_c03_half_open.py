@@ -128,7 +128,7 @@ def test_c03_a_standby_s_half_open_connection_is_made_anew(
     owner.exec_(f"START_REPLICATION SLOT {slot} LOGICAL 0/0".encode())
     monkeypatch.setattr(stream, "_ANSWER_TIMEOUT_S", 1.0)
     with swallower(database.dsn) as proxy:
-        standby = PostgresSlot(through(proxy, database.dsn), slot)
+        standby = PostgresSlot(through(proxy, database.dsn), slot, plugin="wal2json")
         with pytest.raises(SlotBusyError):
             standby.acquire({"include-xids": "1"})
         proxy.freeze()

@@ -68,7 +68,7 @@ class Shop:
 
     @contextmanager
     def stream(self, dsn: str = "") -> Iterator[Reading]:
-        facts, stream = PostgresSlot(dsn or self.dsn, self.slot).acquire(OPTIONS)
+        facts, stream = PostgresSlot(dsn or self.dsn, self.slot, plugin="wal2json").acquire(OPTIONS)
         with closing(stream):
             yield Reading(facts, stream)
 
@@ -185,7 +185,7 @@ def test_f03_a_session_that_something_unpinned_is_refused(shop: Shop, setting: s
 
 
 def test_c04_a_slot_that_another_reads_names_its_reader(shop: Shop) -> None:
-    second = PostgresSlot(make_conninfo(shop.dsn, application_name="standby"), shop.slot)
+    second = PostgresSlot(make_conninfo(shop.dsn, application_name="standby"), shop.slot, plugin="wal2json")
     with shop.stream() as reading:
         for _ in range(3):
             with pytest.raises(SlotBusyError) as caught:
@@ -211,13 +211,13 @@ def _acquired(slot: PostgresSlot) -> tuple[SlotFacts, ReplicationStream] | None:
 
 def test_a_slot_that_is_missing(database: Database) -> None:
     with pytest.raises(PreconditionError, match="no slot 'nowhere'") as caught:
-        PostgresSlot(database.dsn, "nowhere").acquire(OPTIONS)
+        PostgresSlot(database.dsn, "nowhere", plugin="wal2json").acquire(OPTIONS)
     assert caught.value.remedy == "cdcwatch slot create"
 
 
 def test_a_slot_of_another_database(shop: Shop) -> None:
     with pytest.raises(PreconditionError, match=f"belongs to the database '{shop.connection.info.dbname}'"):
-        PostgresSlot(make_conninfo(shop.dsn, dbname="postgres"), shop.slot).acquire(OPTIONS)
+        PostgresSlot(make_conninfo(shop.dsn, dbname="postgres"), shop.slot, plugin="wal2json").acquire(OPTIONS)
 
 
 def test_c05_a_slot_that_is_lost(own_postgres: LocalPostgres, own_shop: Shop) -> None:
@@ -229,7 +229,7 @@ def test_c05_a_slot_that_is_lost(own_postgres: LocalPostgres, own_shop: Shop) ->
         own_shop.one("SELECT pg_switch_wal()::text")
     own_shop.connection.execute("CHECKPOINT")
     with pytest.raises(PreconditionError, match="is lost") as caught:
-        PostgresSlot(own_shop.dsn, own_shop.slot).acquire(OPTIONS)
+        PostgresSlot(own_shop.dsn, own_shop.slot, plugin="wal2json").acquire(OPTIONS)
     assert "--accept-gap" in caught.value.remedy
 
 
@@ -239,7 +239,7 @@ def test_a_server_that_goes_away_is_unavailable(own_postgres: LocalPostgres, own
         with pytest.raises(UnavailableError):
             wait_until(reading.look, IN_TIME_S, "the connection breaks")
     with pytest.raises(UnavailableError):
-        PostgresSlot(own_shop.dsn, own_shop.slot).acquire(OPTIONS)
+        PostgresSlot(own_shop.dsn, own_shop.slot, plugin="wal2json").acquire(OPTIONS)
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------
