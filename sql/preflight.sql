@@ -139,7 +139,14 @@ SELECT leaf.oid::int8                                                           
               WHERE index.indrelid = leaf.oid AND index.indisvalid AND index.indimmediate
                 AND part.place <= index.indnkeyatts
                 AND (leaf.relreplident = 'd' AND index.indisprimary
-                     OR leaf.relreplident = 'i' AND index.indisreplident))                     AS identity_columns
+                     OR leaf.relreplident = 'i' AND index.indisreplident))                     AS identity_columns,
+       (SELECT quote_ident(part_class.relname)
+          FROM pg_index part
+          JOIN pg_class part_class ON part_class.oid = part.indexrelid
+          JOIN pg_index whole ON whole.indexrelid = pg_partition_root(part.indexrelid)
+         WHERE part.indrelid = leaf.oid AND part.indisvalid
+           AND whole.indrelid = %(oid)s AND whole.indisreplident
+         LIMIT 1)                                                                              AS identity_part
   FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree
   JOIN pg_class leaf ON leaf.oid = tree.relid
   JOIN pg_namespace schema ON schema.oid = leaf.relnamespace
@@ -182,14 +189,18 @@ SELECT stats.n_distinct > 0
  LIMIT 1;
 
 -- name: publication_facts
--- The publication and what it says of the watched table. Columns that came with later versions are NULL before them.
+-- The publication and what it says of the watched table. Columns that came with later versions are NULL before them. A column
+-- list of all columns shows only in pg_publication_rel.
 -- https://www.postgresql.org/docs/current/view-pg-publication-tables.html
 SELECT publication.pubinsert AND publication.pubupdate AND publication.pubdelete
            AND publication.pubtruncate                                                         AS publishes_all,
        coalesce((to_jsonb(publication) ->> 'pubviaroot')::bool, false)                         AS via_root,
        coalesce(published.tablename IS NOT NULL, false)                                        AS has_table,
        ARRAY(SELECT jsonb_array_elements_text(to_jsonb(published) -> 'attnames'))              AS columns,
-       to_jsonb(published) ->> 'rowfilter' IS NOT NULL                                         AS has_row_filter
+       to_jsonb(published) ->> 'rowfilter' IS NOT NULL                                         AS has_row_filter,
+       EXISTS (SELECT FROM pg_publication_rel member
+                WHERE member.prpubid = publication.oid AND member.prrelid = %(oid)s
+                  AND to_jsonb(member) ->> 'prattrs' IS NOT NULL)                              AS has_column_list
   FROM pg_publication publication
   LEFT JOIN pg_publication_tables published
     ON published.pubname = publication.pubname

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.slot.catalog import MissingColumnError
+from cdcwatch.slot.publication import RefusedUpdatesError
 from cdcwatch.table import INTEGER_TYPES
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class Warden(threading.Thread):
             return TableChangedError(
                 f"{old_name} is now called {name}", remedy=f"set table.name to {name}, {then}", is_gap=not is_followed
             )
-        if isinstance(error, MissingColumnError):  # at which the stream itself stops
+        # The stream itself stops at a missing column, and of refused changes there is nothing to tell.
+        if isinstance(error, MissingColumnError | RefusedUpdatesError):
             return TableChangedError(str(error), remedy=error.remedy, is_gap=False)
         return TableChangedError(str(error), remedy=f"{error.remedy}; then cdcwatch run --accept-gap")
 

@@ -34,6 +34,8 @@ class Partition:
     """pg_class.relreplident."""
     identity_columns: list[str]
     """Of identity d and i."""
+    identity_part: str | None = None
+    """Its part of the index that is the parent's replica identity, as SQL writes it; None where there is none."""
 
     @property
     def leaf(self) -> Leaf:
@@ -44,32 +46,42 @@ class Partition:
         """Whether the WAL tells these columns of an old row."""
         return self.identity == "f" or columns <= set(self.identity_columns)
 
+    def like_its_parent(self, identity: str) -> str:
+        """The statement that gives it the parent's replica identity, where that is `identity`."""
+        wanted = {"f": "FULL", "i": f"USING INDEX {self.identity_part or '…'}"}.get(identity, "DEFAULT")
+        return f"ALTER TABLE {self.sql_name} REPLICA IDENTITY {wanted}"
+
 
 def require_whole(table: str, leaves: Sequence[Partition], identity: str, promised: frozenset[str]) -> None:
     """PreconditionError unless every leaf is in the WAL and logs what the parent's replica identity promises."""
     foreign = [leaf.sql_name for leaf in leaves if leaf.kind != "r"]
     if foreign:
         raise PreconditionError(
-            f"{table} has partitions that are not in this server's WAL: {_named(foreign)}",
+            f"{table} has partitions that are not in this server's WAL: {named(foreign)}",
             remedy="; ".join(f"ALTER TABLE {table} DETACH PARTITION {leaf}" for leaf in foreign[:_MOST_NAMED]),
         )
     unlogged = [leaf.sql_name for leaf in leaves if leaf.persistence != "p"]
     if unlogged:
         raise PreconditionError(
-            f"{table} has partitions that are unlogged: {_named(unlogged)}",
+            f"{table} has partitions that are unlogged: {named(unlogged)}",
             remedy="; ".join(f"ALTER TABLE {leaf} SET LOGGED" for leaf in unlogged[:_MOST_NAMED]),
         )
     weaker = [leaf for leaf in leaves if not (leaf.logs(promised) and (identity != "f" or leaf.identity == "f"))]
     if weaker:
-        wanted = {"f": "FULL", "i": "USING INDEX its_index (its part of the parent's index)"}.get(identity, "DEFAULT")
         raise PreconditionError(
             f"{len(weaker)} of {len(leaves)} partitions of {table} log less of an old row than it promises:"
-            f" {_named([leaf.sql_name for leaf in weaker])} (a partition does not inherit the replica identity)",
-            remedy="; ".join(f"ALTER TABLE {leaf.sql_name} REPLICA IDENTITY {wanted}" for leaf in weaker[:_MOST_NAMED])
-            + (f"; and {len(weaker) - _MOST_NAMED} more" if len(weaker) > _MOST_NAMED else ""),
+            f" {named([leaf.sql_name for leaf in weaker])} (a partition does not inherit the replica identity)",
+            remedy=several([leaf.like_its_parent(identity) for leaf in weaker]),
         )
 
 
-def _named(names: Sequence[str]) -> str:
+def several(statements: Sequence[str]) -> str:
+    """Statements to copy: the first few, and how many more there are like them."""
+    more = len(statements) - _MOST_NAMED
+    return "; ".join(statements[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

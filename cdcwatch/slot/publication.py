@@ -13,6 +13,7 @@ from psycopg.rows import class_row
 
 from cdcwatch.errors import PreconditionError
 from cdcwatch.queries import query
+from cdcwatch.slot.partitions import named, several
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,6 +36,24 @@ class PublicationFacts:
     columns: list[str]
     """Published columns of the table; empty before PostgreSQL 15, which publishes all."""
     has_row_filter: bool
+    has_column_list: bool = False
+    """A list that names every column is one, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is amiss with a publication."""
+
+    said: str
+    """After its name."""
+    remedy: str
+    """The statement that mends it, or several, of which one does."""
+    loses_changes: bool = True
+    """Otherwise the server refuses the changes themselves."""
+
+
+class RefusedUpdatesError(PreconditionError):
+    """The publication makes the server refuse UPDATE and DELETE: nothing is missing from the stream."""
 
 
 def read_publication(
@@ -45,6 +64,7 @@ def read_publication(
         "publication": settings.slot.publication,
         "schema": table.watched.schema,
         "table": table.watched.name,
+        "oid": table.watched.oid,
     }
     with connection.cursor(row_factory=class_row(PublicationFacts)) as cursor:
         return cursor.execute(query("preflight", "publication_facts"), wanted).fetchone()
@@ -83,43 +103,60 @@ def missing_columns(facts: PublicationFacts, table: TableFacts) -> list[str]:
     return [column for column in watched_columns(table) if facts.columns and column not in facts.columns]
 
 
-def breaks_updates(facts: PublicationFacts, table: TableFacts) -> bool:
-    """Whether its column list lacks a column of the replica identity: then the application's UPDATE and DELETE fail."""
-    if not facts.columns:
-        return False
+def refused_tables(facts: PublicationFacts, table: TableFacts) -> list[str]:
+    """The table, or partitions of it, whose UPDATE and DELETE the server refuses for the publication's column list.
+
+    The list must hold the columns of the replica identity, and none goes with REPLICA IDENTITY FULL. One such partition
+    is enough to have every UPDATE refused that is planned for it, as a close is.
+    https://www.postgresql.org/docs/current/logical-replication-col-lists.html
+    """
+    if not facts.has_column_list:
+        return []
     published = set(facts.columns)
-    leaves = [set(leaf.identity_columns) for leaf in table.partitions or () if leaf.identity != "f"]
-    full = "f" in [table.watched.identity, *(leaf.identity for leaf in table.partitions or ())]
-    every = {column.name for column in table.watched.columns}
-    return any(not identity <= published for identity in [set(table.identity_columns), *leaves]) or (
-        full and not every <= published
-    )
+    parts = [(leaf.sql_name, leaf.identity, frozenset(leaf.identity_columns)) for leaf in table.partitions or ()]
+    tables = [(table.sql_name, table.watched.identity, table.identity_columns), *parts]
+    return [name for name, identity, columns in tables if identity == "f" or not columns <= published]
 
 
-def publication_flaw(  # noqa: PLR0911  a flaw each
+def publication_flaw(
     settings: Settings, table: TableFacts, facts: PublicationFacts, server_version: int
-) -> tuple[str, str] | None:
-    """What is amiss, and what mends it after ALTER PUBLICATION and the name."""
+) -> Flaw | None:
+    """The first thing that is amiss; what breaks the application's own changes before what only we miss."""
     wanted, name = creation_text(settings, table, server_version), quoted_name(settings.slot.publication)
     member = wanted.removeprefix(f"CREATE PUBLICATION {name} FOR ").partition(" WITH ")[0].rstrip(";")
+    altering = f"ALTER PUBLICATION {name}"
     if not facts.has_table and table.partitions is not None and not facts.via_root:
-        return f"does not hold {table.sql_name} as a whole", "SET (publish_via_partition_root = true)"
+        return Flaw(f"does not hold {table.sql_name} as a whole", f"{altering} SET (publish_via_partition_root = true)")
     if not facts.has_table:
-        return f"does not hold {table.sql_name}", f"ADD {member}"
-    if breaks_updates(facts, table):
-        return "lacks columns of the replica identity: UPDATE and DELETE fail in the application", f"SET {member}"
+        return Flaw(f"does not hold {table.sql_name}", f"{altering} ADD {member}")
+    losses = []
     missing = missing_columns(facts, table)
     if missing:
-        return f"lacks the columns {table.quoted(missing)}", f"SET {member}"
+        losses.append(Flaw(f"lacks the columns {table.quoted(missing)}", f"{altering} SET {member}"))
     if facts.has_row_filter:
-        return "has a row filter: an order that leaves it would look deleted", f"SET {member}"
+        losses.append(Flaw("has a row filter: an order that leaves it would look deleted", f"{altering} SET {member}"))
     if not facts.publishes_all:
-        return "leaves out some kinds of change", "SET (publish = 'insert, update, delete, truncate')"
-    return None
+        losses.append(
+            Flaw("leaves out some kinds of change", f"{altering} SET (publish = 'insert, update, delete, truncate')")
+        )
+    refused = refused_tables(facts, table)
+    if refused:
+        leaves = [leaf for leaf in table.partitions or () if leaf.sql_name in refused]
+        others = [] if table.sql_name in refused else [leaf.like_its_parent(table.watched.identity) for leaf in leaves]
+        return Flaw(
+            f"has a column list that the replica identity of {named(refused)} doesn't go with: UPDATE and DELETE fail"
+            " in the application, and so do closes",
+            "; or ".join([f"{altering} SET {member}", *([several(others)] if others else [])]),
+            loses_changes=bool(losses),
+        )
+    return losses[0] if losses else None
 
 
 def require_published(connection: psycopg.Connection[Any], table: TableFacts, settings: Settings) -> None:
-    """PreconditionError where the publication is gone, or no longer tells every change of the table."""
+    """PreconditionError where the publication is gone, or no longer tells every change of the table.
+
+    RefusedUpdatesError where all that is amiss is that it makes the server refuse changes.
+    """
     name = quoted_name(settings.slot.publication)
     facts, version = read_publication(connection, table, settings), connection.info.server_version
     if facts is None:
@@ -128,7 +165,8 @@ def require_published(connection: psycopg.Connection[Any], table: TableFacts, se
         )
     flaw = publication_flaw(settings, table, facts, version)
     if flaw is not None:
-        raise PreconditionError(f"the publication {name} {flaw[0]}", remedy=f"ALTER PUBLICATION {name} {flaw[1]}")
+        kind = PreconditionError if flaw.loses_changes else RefusedUpdatesError
+        raise kind(f"the publication {name} {flaw.said}", remedy=flaw.remedy)
 
 
 def creation(settings: Settings, table: TableFacts, server_version: int) -> sql.Composed:

@@ -211,7 +211,7 @@ def publication(facts: Facts) -> Check | None:
     name = quoted_name(facts.settings.slot.publication)
     flaw = publication_flaw(facts.settings, found, told, facts.server.version_number)
     if flaw is not None:
-        return Check("publication", "fail", f"publication {name} {flaw[0]}", f"ALTER PUBLICATION {name} {flaw[1]}")
+        return Check("publication", "fail", f"publication {name} {flaw.said}", flaw.remedy)
     return Check("publication", "ok", f"publication {name} has the table and its columns")
 
 

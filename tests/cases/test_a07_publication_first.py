@@ -178,6 +178,34 @@ def test_a07_an_identity_beyond_the_column_list_is_told_before_the_application_f
         connection.execute("UPDATE orders SET version = 2")
 
 
+@pytest.mark.parametrize("identity", ["FULL", "USING INDEX wide"])
+@pytest.mark.parametrize("others", ["", ", note"], ids=["some columns", "every column"])
+def test_a07_a_column_list_that_the_identity_does_not_go_with_is_told_though_it_may_name_every_column(
+    database: Database, published: Path, others: str, identity: str
+) -> None:
+    """No list goes with FULL, not even one of all columns; it does with an index whose columns it holds."""
+    with database.connect() as connection:
+        connection.execute("ALTER TABLE orders ADD note text NOT NULL DEFAULT ''")
+        connection.execute("CREATE UNIQUE INDEX wide ON orders (id, note)")
+        connection.execute(f"ALTER TABLE orders REPLICA IDENTITY {identity}")  # type: ignore[call-overload]
+        connection.execute(
+            f'CREATE PUBLICATION "Or ders" FOR TABLE orders (id, status, expires_at, version{others})'  # type: ignore[call-overload]
+        )
+        connection.execute("INSERT INTO orders VALUES (1, 'pending', '2030-01-01')")
+        told = json.loads(cdcwatch("check", "--json", "-c", published).out)["checks"]
+        judged = next(one for one in told if one["name"] == "publication")
+        if identity == "FULL" or not others:
+            with pytest.raises(psycopg.errors.InvalidColumnReference):
+                connection.execute("UPDATE orders SET version = 2")
+            assert judged["state"] == "fail"
+            assert "the replica identity of public.orders" in judged["message"]
+            connection.execute(judged["remedy"])
+            assert cdcwatch("check", "-c", published).code == 0
+        else:
+            assert judged["state"] == "ok"
+        connection.execute("UPDATE orders SET version = 2")
+
+
 def test_a07_a_role_that_may_not_make_it_is_given_the_statement(
     database: Database, slot: str, role: str, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.command import ORDERS, cdcwatch, write_configuration
@@ -12,8 +13,6 @@ from tests.slots import QUIET
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import psycopg
 
     from tests.services import Database
 
@@ -76,6 +75,32 @@ def test_h08_a_leaf_that_logs_less_than_its_parent_promises_is_named(
         # A new leaf does not inherit it either.
         connection.execute("CREATE TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")
         assert _check(published, "table")["state"] == ("fail" if root == "FULL" else "ok")
+
+
+@pytest.mark.parametrize("remedy", [0, 1], ids=["publication", "partition"])
+@pytest.mark.parametrize("root", ["DEFAULT", "USING INDEX wide"])
+def test_h08_a_leaf_whose_identity_makes_the_server_refuse_every_close_is_named(
+    database: Database, published: Path, root: str, remedy: int
+) -> None:
+    """The list of all columns is told from none; every leaf's UPDATE through the parent is refused for one leaf."""
+    with database.connect() as connection:
+        connection.execute("CREATE UNIQUE INDEX wide ON orders (id, status, expires_at)")
+        for table, index in (
+            ("orders", "wide"),
+            *((leaf, f"{leaf}_id_status_expires_at_idx") for leaf in ("low", "high")),
+        ):
+            connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY {root.replace('wide', index)}")  # type: ignore[call-overload]
+        assert cdcwatch("slot", "create", "-c", published).code == 0
+        connection.execute("INSERT INTO orders VALUES (1, 'pending', '2030-01-01')")
+        connection.execute("ALTER TABLE high REPLICA IDENTITY FULL")
+        with pytest.raises(psycopg.errors.InvalidColumnReference):
+            connection.execute("UPDATE orders SET version = version + 1 WHERE status = 'pending'")
+        flaw = _check(published, "publication")
+        assert flaw["state"] == "fail"
+        assert "the replica identity of public.high doesn't go with" in flaw["message"]
+        connection.execute(flaw["remedy"].split("; or ")[remedy])
+        assert _check(published, "publication")["state"] == "ok"
+        connection.execute("UPDATE orders SET version = version + 1 WHERE status = 'pending'")
 
 
 def test_h08_to_wal2json_the_key_is_enough_and_nothing_too_little(database: Database, published: Path) -> None:

@@ -68,3 +68,25 @@ def test_h09_a_listed_column_is_not_dropped_unless_everything_that_needs_it_goes
     told = world.run()
     assert told.wait() == 3
     assert f"the publication {name} does not hold public.orders" in world.log.read_text()
+
+
+def test_h09_changes_that_the_publication_makes_the_server_refuse_are_told_and_are_no_gap(world: World) -> None:
+    """Its column list names every column, which pg_publication_tables shows as it shows none."""
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    world.connection.execute(f"ALTER PUBLICATION {name} SET TABLE orders (id, status, expires_at, version, note)")  # type: ignore[call-overload]
+    process = world.run()
+    process.wait_ready()
+    world.connection.execute(INSERT, [1])
+    world.connection.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+    with pytest.raises(psycopg.errors.InvalidColumnReference):
+        world.connection.execute("UPDATE orders SET status = 'paid', version = version + 1 WHERE id = 1")
+    world.connection.execute(INSERT, [2])
+    assert process.wait() == 3
+    told = world.log.read_text()
+    assert "that the replica identity of public.orders doesn't go with" in told
+    assert f"remedy: ALTER PUBLICATION {name} SET TABLE public.orders\n" in told
+    world.connection.execute(f"ALTER PUBLICATION {name} SET TABLE public.orders")  # type: ignore[call-overload]
+    with world.running():
+        world.connection.execute("UPDATE orders SET status = 'paid', version = version + 1 WHERE id = 1")
+        world.wait_confirmed()
+    world.judge()
