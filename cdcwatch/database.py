@@ -98,11 +98,20 @@ class _InstantTextLoader(Loader):
         return parse_instant(bytes(data).decode())
 
 
+class MangledText(str):
+    r"""Stands for bytes that are no UTF-8, to be shown: `\xe9`. As a key it would be another row's."""
+
+    __slots__ = ()
+
+
 class _AnyTextLoader(Loader):
-    r"""Text of a SQL_ASCII database: what is no UTF-8 is shown as `\xe9`."""
+    """Text of a SQL_ASCII database."""
 
     def load(self, data: Buffer) -> str:
-        return bytes(data).decode(errors="backslashreplace")
+        try:
+            return bytes(data).decode()
+        except UnicodeDecodeError:
+            return MangledText(bytes(data).decode(errors="backslashreplace"))
 
 
 class _AnyTextBinaryLoader(_AnyTextLoader):

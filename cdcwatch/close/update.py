@@ -7,6 +7,7 @@ https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -14,7 +15,7 @@ import psycopg
 from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.statements import CloseStatements
-from cdcwatch.database import Instant, connect, explain
+from cdcwatch.database import Instant, MangledText, connect, explain
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.errors import UnavailableError
 from cdcwatch.instant import DAY_US, FIRST_US, NEGATIVE_INFINITY_US
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.clock import Clock
     from cdcwatch.table import Key, WatchedTable
+
+_log = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 20_000
 DISORDER_US: Final = 2 * DAY_US
@@ -67,6 +70,7 @@ class PostgresTable:
         self._application_name = application_name
         self._page_rows = page_rows
         self._answer_timeout_s = answer_timeout_s
+        self._has_warned = False
         self._statements = CloseStatements(table, changes=changes or {}, has_also=bool(self._also), page_rows=page_rows)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -148,14 +152,27 @@ class PostgresTable:
         while True:
             rows = self._rows(statement, bounds)
             for start in range(0, len(rows), _CHUNK_ROWS):
-                yield [
+                chunk = [
                     Due(self._key(row), row[-3], row[-2])  # key columns, deadline, version, mark
-                    for row in rows[start : start + _CHUNK_ROWS]
+                    for row in self._with_keys(rows[start : start + _CHUNK_ROWS])
                 ]
+                if chunk:
+                    yield chunk
             if len(rows) < self._page_rows:
                 return
             statement = self._statements.next_page
             bounds[self._statements.page_parameter] = Instant(rows[-1][-1])
+
+    def _with_keys(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Without those whose key is no text: no statement could name them."""
+        if self._table.has_integer_key:
+            return rows
+        width = len(self._table.key)
+        named = [row for row in rows if not any(isinstance(text, MangledText) for text in row[:width])]
+        if len(named) < len(rows) and not self._has_warned:
+            self._has_warned = True
+            _log.warning("%d open orders have a key that is no UTF-8: they can't be closed", len(rows) - len(named))
+        return named
 
     def _close(self, batch: Sequence[Due]) -> list[Closed]:
         """One statement, or one transaction with `also`. Raises psycopg's errors."""

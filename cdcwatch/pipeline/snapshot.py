@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
 from cdcwatch.columns import deadline_instant, key_text
-from cdcwatch.database import connect, translated
+from cdcwatch.database import MangledText, connect, translated
 from cdcwatch.deadline.event import Event, Stamp
 from cdcwatch.deadline.position import SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from cdcwatch.deadline.event import EventEncoder
     from cdcwatch.table import WatchedTable
+
+_log = logging.getLogger(__name__)
 
 _FETCH_ROWS: Final = 5000
 
@@ -51,13 +54,19 @@ class Snapshot:
         integer, width = self._table.has_integer_key, len(self._table.key)
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
+            left_out = 0
             cursor.execute(open_rows(self._table, partitions))
             for values in cursor:
                 *key, deadline_us, status, version = values
+                if any(isinstance(text, MangledText) for text in key):
+                    left_out += 1
+                    continue
                 row = Row(deadline_us, status, version)
                 derived = rule.inserted(row, rule.live_us(row))
                 if derived is not None:
                     yield encoder.snapshot(canonical_key(key[:width], integer=integer), derived, stamp)
+        if left_out:
+            _log.warning("%d open orders have a key that is no UTF-8: the topic can't tell of them", left_out)
 
 
 @contextmanager

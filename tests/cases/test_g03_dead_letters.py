@@ -164,3 +164,28 @@ def test_g03_an_order_that_came_only_as_a_dead_letter_is_closed_on_time(
 
             wait_until(lambda: status() == "expired", 30, "the order is closed")
             assert world.metric("cdcwatch_dead_letters_total") == 2, "the insert and the close's own echo"
+
+
+@pytest.mark.parametrize("plugin", ["wal2json", "pgoutput"])
+def test_g03_a_key_that_is_no_text_is_never_taken_for_another_orders(
+    ascii_database: Database, kafka: Kafka, topic: str, tmp_path: Path, plugin: str
+) -> None:
+    """Shown to people it reads like a text, and there may be an order with just that text for its key."""
+    with World(ascii_database, kafka.bootstrap_servers, topic, tmp_path, plugin=plugin) as world:
+        world.install(
+            "CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL, expires_at timestamptz NOT NULL,"
+            " version int NOT NULL DEFAULT 0);"
+            "CREATE INDEX ON orders (expires_at) WHERE status = 'pending';"
+            r"INSERT INTO orders VALUES (E'k\xff', 'pending', '2001-01-01'), (E'k\\xff', 'pending', '2999-01-01')"
+        )
+        with world.running():
+            world.connection.execute("INSERT INTO orders VALUES ('ok', 'pending', '2001-01-01')")
+            wait_until(
+                lambda: world.scalar("SELECT status FROM orders WHERE id = 'ok'") == "expired", 30, "ok is closed"
+            )
+            world.wait_confirmed()
+        events = [json.loads(record.value) for record in read_topic(world.bootstrap_servers, topic)]
+        assert [(event["subject"], event["data"]["deadline"]) for event in events if event["subject"][1:] != "k"] == [
+            ("k\\xff", "2999-01-01T00:00:00.000000Z")
+        ]
+        assert world.log.read_text().count("a key that is no UTF-8: they can't be closed") == 1
