@@ -41,11 +41,19 @@ def explain_plugin(error: psycopg.Error, plugin: str, server_major: int) -> Cdcw
             else "ALTER ROLE … REPLICATION for the role of postgres.dsn, as sql/install.sql does"
         )
     elif error.sqlstate == "42704" and _PUBLICATION in said:
-        return publication_came_late(said)
+        return _publication_came_late(said)
     return PreconditionError(said, remedy=remedy) if remedy else explain(error)
 
 
-def publication_came_late(said: str) -> PreconditionError:
+def explain_stream(error: psycopg.Error) -> CdcwatchError:
+    """Why a stream that had begun was ended."""
+    said = error.diag.message_primary or ""
+    if error.sqlstate == "42704" and _PUBLICATION in said:
+        return _publication_came_late(said)
+    return explain(error)
+
+
+def _publication_came_late(said: str) -> PreconditionError:
     """A change in the slot is older than the publication, and pgoutput looks for it as of then: for ever in vain."""
     return PreconditionError(
         f"{said}: the slot holds changes from before the publication was made, and can't pass them",

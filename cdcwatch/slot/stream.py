@@ -28,6 +28,7 @@ from cdcwatch.slot.protocol import (
     start_lsn,
     start_replication,
 )
+from cdcwatch.slot.refusal import explain_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -321,7 +322,7 @@ class ReplicationStream:
         """The server closed the stream: what it said decides whether to come back."""
         result = self._pgconn.get_result()
         if result is not None and result.error_message:
-            raise explain(psycopg.errors.error_from_result(result))
+            raise explain_stream(psycopg.errors.error_from_result(result))
         raise UnavailableError("the server ended the stream", remedy="cdcwatch connects again by itself")
 
     def send_status(self, flush_lsn: int, *, reply_requested: bool = False) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from tests.command import cdcwatch
 from tests.oracle.world import World
 
 if TYPE_CHECKING:
@@ -90,3 +91,18 @@ def test_h09_changes_that_the_publication_makes_the_server_refuse_are_told_and_a
         world.connection.execute("UPDATE orders SET status = 'paid', version = version + 1 WHERE id = 1")
         world.wait_confirmed()
     world.judge()
+
+
+def test_h09_a_publication_made_anew_after_changes_is_told_with_the_way_out(world: World) -> None:
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    world.connection.execute(f"DROP PUBLICATION {name}")  # type: ignore[call-overload]
+    world.connection.execute(INSERT, [1])
+    world.connection.execute(f"CREATE PUBLICATION {name} FOR TABLE orders")  # type: ignore[call-overload]
+    assert world.run().wait() == 3
+    log = world.log.read_text()
+    assert "changes from before the publication was made" in log
+    assert "cdcwatch slot advance --to current" in log
+    assert cdcwatch("slot", "advance", "--to", "current", "--yes", "-c", world.configuration).code == 0
+    with world.running("--accept-gap"):
+        world.wait_confirmed()
+    assert {record.key for record in world.records()} == {"1"}
