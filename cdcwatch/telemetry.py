@@ -19,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from cdcwatch.errors import ConfigurationError
 from cdcwatch.instant import from_unix_us
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,9 @@ class Metrics:
             "cdcwatch_replayed", "Row changes that came again and gave no event again.", registry=registry
         )
         self._dead_letters = Counter("cdcwatch_dead_letters", "Rows that could not be understood.", registry=registry)
-        self._unlogged_dead_letters, self._dead_letters_logged_s = 0, -inf
+        self._dead_letter_lock = threading.Lock()
+        self._unlogged_dead_letters, self._last_dead_letter, self._dead_letters_logged_s = 0, "", -inf
+        self._dead_letter_timer: threading.Timer | None = None
         self._received = Gauge("cdcwatch_received_lsn", "The last WAL position that came in.", registry=registry)
         self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], registry=registry)
         self._lateness = Histogram(
@@ -76,17 +79,39 @@ class Metrics:
         self._received.set(received_lsn)
 
     def not_understood(self, *, count: int, last: str) -> None:
-        """Some rows became dead letters; `last`: the last one's id and reason. A line in the log a second at most."""
+        """Some rows became dead letters; `last`: the last one's id and reason.
+
+        A line in the log a second at most: what comes within a second of one is told together at the second's end.
+        """
         self._dead_letters.inc(count)
-        self._unlogged_dead_letters += count
-        now_s = time.monotonic()
-        if now_s - self._dead_letters_logged_s >= _DEAD_LETTER_LOG_S:
-            _log.warning(
-                "%d rows could not be understood, the last is %s; see `cdcwatch events --dead`",
-                self._unlogged_dead_letters,
-                last,
-            )
-            self._unlogged_dead_letters, self._dead_letters_logged_s = 0, now_s
+        with self._dead_letter_lock:
+            self._unlogged_dead_letters += count
+            self._last_dead_letter = last
+            if self._dead_letter_timer is not None:
+                return
+            rest_s = self._dead_letters_logged_s + _DEAD_LETTER_LOG_S - time.monotonic()
+            if rest_s > 0:
+                self._dead_letter_timer = threading.Timer(rest_s, self.log_dead_letters)
+                self._dead_letter_timer.daemon = True
+                self._dead_letter_timer.start()
+                return
+        self.log_dead_letters()
+
+    def log_dead_letters(self) -> None:
+        """Logs those that wait for their second to end: when it does, and when the service ends."""
+        with self._dead_letter_lock:
+            if self._dead_letter_timer is not None:
+                self._dead_letter_timer.cancel()
+                self._dead_letter_timer = None
+            count, last = self._unlogged_dead_letters, self._last_dead_letter
+            if not count:
+                return
+            self._unlogged_dead_letters, self._dead_letters_logged_s = 0, time.monotonic()
+        _log.warning(
+            "%s could not be understood, the last is %s; see `cdcwatch events --dead`",
+            counted(count, "row"),
+            last,
+        )
 
     def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
         """After every batch of closes: outcomes, how late each close was, how long the batch took."""

@@ -19,7 +19,11 @@ _EXAMPLES: Final = {
         "cdcwatch events --from-beginning --json | jq -c '{id, type, subject}'",
         "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # a row that could not be understood",
     ],
-    "explain": ["cdcwatch explain 4711", "cdcwatch explain eu 4711 --json    # a key of two columns"],
+    "explain": [
+        "cdcwatch explain 4711",
+        "cdcwatch explain eu 4711 --json    # a key of two columns",
+        "cdcwatch explain -- -5             # a key that begins with a minus",
+    ],
     "demo": ["cdcwatch demo", "cdcwatch demo --for 20s --json"],
     "slot": ["cdcwatch slot create --dry-run", "cdcwatch slot create", "cdcwatch slot status"],
     "slot create": [

@@ -6,6 +6,7 @@ import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import clipped, print_json, table_text
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.inspection.peek import Peeked
@@ -45,7 +46,7 @@ def _print(found: "Peeked", changes: "list[Traced]", *, explain: bool) -> None:
     if not found.changes:
         print("no change of the table is waiting in the slot")
     elif hidden and not explain:
-        print(f"and {hidden} changes that give no event: --explain tells why")
+        print(f"and {counted(hidden, 'change')} without an event: --explain tells why")
     if not found.is_all:
         print("there are more: -n N")
     for note in found.notes:

@@ -236,4 +236,6 @@ class PostgresTable:
 def _named(error: psycopg.Error) -> str:
     """The SQLSTATE, its name and the constraint: the message itself may quote the row."""
     constraint = f", constraint {error.diag.constraint_name}" if error.diag.constraint_name else ""
-    return f"SQLSTATE {error.sqlstate} ({type(error).__name__}{constraint})"
+    # Class 42: a column or a right that is gone, an identity that doesn't fit. The table or the role, not the order.
+    remedy = "; see `cdcwatch check`" if (error.sqlstate or "").startswith("42") else ""
+    return f"SQLSTATE {error.sqlstate} ({type(error).__name__}{constraint}){remedy}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from cdcwatch.close.agenda import Work
 from cdcwatch.close.closer import Backoff
 from cdcwatch.errors import CdcwatchError
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -205,7 +206,7 @@ class Workers:
         settled = self._agenda.settle(report)
         self._observer.batch_settled(settled.outcomes, settled.lateness_us, self._clock.monotonic_us() - began_us)
         if report.error:
-            log.warning("%d orders not closed for now: %s", len(report.unclosed), report.error)
+            log.warning("%s not closed for now: %s", counted(len(report.unclosed), "order"), report.error)
         return settled.stalled
 
     def _measure(self, number: int, table: Table) -> None:

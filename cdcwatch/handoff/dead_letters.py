@@ -26,7 +26,8 @@ def dead_topic(settings: KafkaSettings) -> str:
 
 def of_dead_letters(settings: KafkaSettings) -> KafkaSettings:
     """The settings of a reader of the dead-letter topic."""
-    return msgspec.structs.replace(settings, topic=dead_topic(settings), partitions=1)
+    # `run` makes it whatever create_topic says.
+    return msgspec.structs.replace(settings, topic=dead_topic(settings), partitions=1, create_topic=True)
 
 
 def dead_topic_command(settings: KafkaSettings) -> str:

@@ -13,6 +13,7 @@ from cdcwatch.handoff.client import topic_command, transactional_id
 from cdcwatch.handoff.dead_letters import MOST_COUNTED, dead_topic, dead_topic_command
 from cdcwatch.handoff.ledger import progress_topic
 from cdcwatch.slot.check import Check, failed
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.settings import KafkaSettings, Settings
@@ -37,7 +38,7 @@ def broker_checks(settings: Settings) -> list[Check]:
 def judge_broker(facts: BrokerFacts, settings: Settings) -> list[Check]:
     """Pure."""
     kafka = settings.kafka
-    checks = [Check("kafka", "ok", f"Kafka answers at {kafka.bootstrap_servers}: {facts.brokers} brokers")]
+    checks = [Check("kafka", "ok", f"Kafka answers at {kafka.bootstrap_servers}: {counted(facts.brokers, 'broker')}")]
     checks.append(_topic(facts, kafka))
     checks.append(_progress(facts, kafka))
     checks.append(_dead(facts, kafka))
@@ -56,7 +57,9 @@ def _topic(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911 
             return Check("topic", "fail", f"Kafka has no topic {kafka.topic}", remedy)
         if facts.may_create is False:
             return Check("topic", "fail", f"{kafka.topic} is missing, and we may not create it", topic_command(kafka))
-        return Check("topic", "ok", f"{kafka.topic} is missing; run makes it with {kafka.partitions} partitions")
+        return Check(
+            "topic", "ok", f"{kafka.topic} is missing; run makes it with {counted(kafka.partitions, 'partition')}"
+        )
     if topic.leaderless:
         return Check(
             "topic",
@@ -68,7 +71,7 @@ def _topic(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911 
     lacking = _lacking(topic, {"Write": AclOperation.WRITE, "Describe": AclOperation.DESCRIBE})
     if lacking:
         return Check("topic", "fail", f"we lack {lacking} on {kafka.topic}", _grant(kafka, lacking, kafka.topic))
-    return Check("topic", "ok", f"{kafka.topic} has {topic.partitions} partitions, and we may write to it")
+    return Check("topic", "ok", f"{kafka.topic} has {counted(topic.partitions, 'partition')}, and we may write to it")
 
 
 def _progress(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  a line of the report each
@@ -132,7 +135,7 @@ def _dead(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  
         return Check(
             "dead_letters",
             "warn",
-            f"{count}{more} rows could not be understood: they are in {name}",
+            f"{counted(count, 'row') if not more else f'{count}{more} rows'} could not be understood: look in {name}",
             "cdcwatch events --dead",
         )
     return Check("dead_letters", "ok", f"{name} is empty: every row was understood")

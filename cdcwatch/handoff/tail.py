@@ -210,7 +210,10 @@ def _existing(consumer: Consumer, settings: KafkaSettings) -> int:
     count = partition_count(consumer, settings.topic)
     if count is None:
         raise PreconditionError(
-            f"Kafka has no topic {settings.topic!r}", remedy=f"{topic_command(settings)}, or mend kafka.topic"
+            f"Kafka has no topic {settings.topic!r}",
+            remedy="start `cdcwatch run`, which makes it, or mend kafka.topic"
+            if settings.create_topic
+            else f"{topic_command(settings)}, or mend kafka.topic",
         )
     return count
 

@@ -16,7 +16,8 @@ from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table
 from cdcwatch.slot.facts import open_condition
-from cdcwatch.table import canonical_key
+from cdcwatch.table import INTEGER_TYPES, canonical_key
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 
 SCAN_RECORDS: Final = 500_000
 """Of each partition's end: further back is not looked."""
+_EXAMPLES: Final = {
+    **dict.fromkeys(INTEGER_TYPES, "4711"),
+    "numeric": "4711.50",
+    "uuid": "0b0f3f5e-7a2c-4d8e-9a51-0c6b1f2e3d4c",
+    "date": "2030-01-31",
+    "boolean": "true",
+    "timestamp with time zone": "'2030-01-31 12:00:00+00'",
+    "timestamp without time zone": "'2030-01-31 12:00:00'",
+}
+"""A key's text, by its type, for those that refuse some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +98,28 @@ def explain_order(settings: Settings, texts: Sequence[str], count: int) -> Order
         table = load_table(connection, settings)
         if len(texts) != len(table.key):
             raise ConfigurationError(
-                f"the key of {table.qualified_name} has {len(table.key)} columns"
-                f" ({', '.join(column.name for column in table.key)}), and {len(texts)} texts were given",
-                remedy="cdcwatch explain TEXT …, one for each column",
+                f"the key of {table.qualified_name} has {counted(len(table.key), 'column')}"
+                f" ({', '.join(column.name for column in table.key)}), and {counted(len(texts), 'text')} came",
+                remedy=f"cdcwatch explain {' '.join(column.name.upper() for column in table.key)}"
+                " (-- before one that begins with a minus)",
             )
         try:
             canonical, row = _read(connection, table, texts)
         except psycopg.errors.DataError:
-            kinds = ", ".join(column.type for column in table.key)
+            kinds = ", ".join(f"{column.name} {column.type}" for column in table.key)
             raise ConfigurationError(
-                f"that is no key of type {kinds}", remedy="give the key as SQL writes it"
+                f"that is no key of {table.qualified_name} ({kinds})",
+                remedy=f"give each column's text as SQL writes it: cdcwatch explain {_example(table)}",
             ) from None
     key = canonical_key(canonical, integer=table.has_integer_key)
     records, problem = _records(settings, str(key).encode(), count)
     events = tuple(event for record in records if (event := _parsed(record)) is not None)
     names = [column.name for column in table.key]
     return OrderStory(dict(zip(names, canonical, strict=True)), row, settings.window.horizon_s, events, problem)
+
+
+def _example(table: WatchedTable) -> str:
+    return " ".join(_EXAMPLES.get(column.base or column.type, f"TEXT_OF_{column.name}") for column in table.key)
 
 
 def _read(

@@ -41,6 +41,7 @@ from cdcwatch.pipeline.snapshot import orders_of, snapshot_of
 from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics, TelemetryServer
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ class Service:
                 self._drain()
         finally:
             telemetry.close()
+            self._metrics.log_dead_letters()
             if self._reader is None or not self._reader.is_alive():
                 self._waker.close()
         error = self._error or self._changed
@@ -379,8 +381,9 @@ class Service:
             self._publisher.request_stop()
         self._join(time.monotonic() + 1.0 if failed else give_up_s)
         if not failed and not self._outbox.is_idle:
+            events = counted(self._outbox.unacknowledged_events, "event")
             self._error = NotDurableError(
-                f"stopped with {self._outbox.unacknowledged_events} events not durable; none of them is confirmed",
+                f"stopped with {events} not durable; nothing of that is confirmed",
                 remedy="start again: they are read again from the slot and published",
             )
 

@@ -361,6 +361,14 @@ def test_errors_quote_no_row(orders_of):
     assert report.error == "SQLSTATE P0001 (RaiseException)"
 
 
+def test_errors_of_the_table_name_the_next_step(orders_of):
+    orders, table = orders_of()
+    orders.insert(1)
+    batch = all_open(table)
+    orders.connection.execute("ALTER TABLE orders RENAME expires_at TO deadline")
+    assert table.close(batch).error == "SQLSTATE 42703 (UndefinedColumn); see `cdcwatch check`"
+
+
 def test_a_batch_of_failures_costs_a_bounded_number_of_statements(orders_of, monkeypatch):
     orders, table = orders_of()
     orders.insert(*range(200))

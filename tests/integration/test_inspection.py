@@ -61,7 +61,7 @@ def test_peek_shows_the_events_that_run_then_publishes(database: Database, slot:
         ["delete", "2", "cancelled (deleted) -"],
     ]
     assert cdcwatch("slot", "peek", "-n", "2", "-c", shop).out.splitlines()[-2:] == [
-        "and 1 changes that give no event: --explain tells why",
+        "and 1 change without an event: --explain tells why",
         "there are more: -n N",
     ]
     with database.connect() as connection:

@@ -106,7 +106,7 @@ def test_rights_are_told_one_by_one_until_all_is_granted(guarded: Guarded, shop:
     assert producer.flush(20) == 0
     wait_until(lambda: "we may not read orders.dead" in _told(shop)["dead_letters"]["message"], 20, "it holds")
     guarded.grant(ResourceType.TOPIC, "orders.dead", AclOperation.READ)
-    wait_until(lambda: "1 rows could not be understood" in _told(shop)["dead_letters"]["message"], 20, "it may be read")
+    wait_until(lambda: "1 row could not be understood" in _told(shop)["dead_letters"]["message"], 20, "it may be read")
 
     guarded.grant(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
     wait_until(lambda: "no ACL names" in _told(shop)["transactional"]["message"], 20, "app may see ACLs")

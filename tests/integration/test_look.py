@@ -141,6 +141,16 @@ def test_a_missing_topic_is_told_with_the_command_that_makes_it(events: _Topic) 
     assert "--create --topic no.such.topic" in ended.err
 
 
+@pytest.mark.parametrize(("says", "arguments"), [("create_topic = true", []), ("", ["--dead"])])
+def test_a_topic_that_run_makes_is_told_so(events: _Topic, says: str, arguments: list[str]) -> None:
+    text = events.shop.read_text().replace(events.topic, "no.such.topic")
+    events.shop.write_text(text + says + "\n", encoding="utf-8")
+    ended = cdcwatch("events", *arguments, "-c", events.shop)
+    assert ended.code == 3
+    assert "remedy: start `cdcwatch run`, which makes it" in ended.err
+    assert "kafka-topics.sh" not in ended.err
+
+
 def test_a_broker_that_is_away_is_told_within_10_s(tmp_path: Path) -> None:
     with socket.socket() as held:  # bound, never listening: refused at once
         held.bind(("127.0.0.1", 0))
