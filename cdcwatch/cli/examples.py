@@ -17,7 +17,7 @@ _EXAMPLES: Final = {
     "events": [
         "cdcwatch events --follow",
         "cdcwatch events --from-beginning --json | jq -c '{id, type, subject}'",
-        "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # a row that could not be understood",
+        "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # the row",
     ],
     "explain": [
         "cdcwatch explain 4711",

@@ -104,7 +104,7 @@ def test_the_broker_away_at_the_start(world: World, own_kafka: LocalKafka) -> No
         assert world.confirmed_lsn() == confirmed_lsn
         own_kafka.start()
         process.wait_ready()
-        assert readiness(port)["ready"] is True
+        wait_until(lambda: readiness(port)["ready"] is True, 30, "ready; what was scouted is taken anew about now")
         world.wait_confirmed()
         process.stop()
     finally:

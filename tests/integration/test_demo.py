@@ -134,12 +134,12 @@ def test_a_postgres_without_wal2json(place: Path, monkeypatch: pytest.MonkeyPatc
         (binaries / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 16.1'\n")
         (binaries / name).chmod(0o755)
     monkeypatch.setenv("CDCWATCH_PG_BIN", str(binaries))
-    demo = started(place, "--json")
+    demo = started(place, "--json", "--plugin", "wal2json")
     _, err = demo.communicate(timeout=30)
     assert demo.returncode == 3
     assert err == (
         f"cdcwatch: PostgreSQL 16 in {binaries} has no wal2json\n"
-        "remedy: apt-get install postgresql-16-wal2json, or name another PostgreSQL in CDCWATCH_PG_BIN\n"
+        "remedy: cdcwatch demo --plugin pgoutput, or apt-get install postgresql-16-wal2json\n"
     )
     shutil.rmtree(place / "pg")
     assert left_of(place) == []
