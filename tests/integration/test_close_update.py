@@ -192,7 +192,7 @@ def test_a_version_that_moved_unseen_is_closed_with_the_new_one(orders_of, datab
     assert orders.connection.execute("SELECT version FROM orders").fetchone() == (8,)
 
 
-def test_a_clock_ahead_closes_nothing_early(orders_of, database):
+def test_f11_a_clock_ahead_closes_nothing_early(orders_of, database):
     """The estimate is made wrong, as by a jump of the database's clock back; by less than a minute, or it would be
     measured again before the early attempt.
     """
