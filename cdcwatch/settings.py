@@ -25,8 +25,14 @@ DEFAULT_PATH = Path("cdcwatch.toml")
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
-SlotName = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,63}$")]
-TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,240}$")]
+_SLOT_NAME, _TOPIC_NAME, _ADDRESS = r"^[a-z0-9_]{1,63}$", r"^[a-zA-Z0-9._-]{1,240}$", r"^(.*:\d{1,5})?$"
+_IN_WORDS = {
+    _SLOT_NAME: "lower-case letters, digits and _, at most 63",
+    _TOPIC_NAME: "letters, digits, dots, _ and -, at most 240",
+    _ADDRESS: "host:port, or an empty text for none",
+}
+SlotName = Annotated[str, Meta(pattern=_SLOT_NAME)]
+TopicName = Annotated[str, Meta(pattern=_TOPIC_NAME)]
 
 
 class _Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=False):
@@ -153,7 +159,7 @@ class RedisSettings(_Section, frozen=True):
 class TelemetrySettings(_Section, frozen=True):
     """The HTTP port and the log."""
 
-    listen: Annotated[str, Meta(pattern=r"^(.*:\d{1,5})?$")] = "127.0.0.1:9464"
+    listen: Annotated[str, Meta(pattern=_ADDRESS)] = "127.0.0.1:9464"
     log_format: Literal["text", "json"] = "text"
 
 
@@ -189,12 +195,22 @@ def load_settings(path: Path | None = None, environment: dict[str, str] | None =
     environment = dict(os.environ) if environment is None else environment
     tree = _read(path)
     for name, text in environment.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
+        if _is_key(name):
             _lay_over(tree, name, text)
     # Lax: "5" and "true" from the environment are numbers and truths where the key wants one.
     settings = _convert(tree)
     _cross_check(settings)
     return settings
+
+
+def is_unconfigured(path: Path | None, environment: dict[str, str] | None = None) -> bool:
+    """Whether `load_settings` would find nothing at all: no file, no key in the environment."""
+    environment = dict(os.environ) if environment is None else environment
+    return path is None and not DEFAULT_PATH.exists() and not any(map(_is_key, environment))
+
+
+def _is_key(variable: str) -> bool:
+    return variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -252,6 +268,8 @@ def _convert(tree: dict[str, Any]) -> Settings:
     except msgspec.ValidationError as error:
         # msgspec names the kind that was wanted and the place, never the value.
         where = str(error).replace("`$.", "`").replace("Object contains unknown field", "unknown key")
+        for pattern, words in _IN_WORDS.items():
+            where = where.replace(f"`str` matching regex {pattern!r}", words)
         raise ConfigurationError(
             f"configuration: {where}", remedy="mend that key in the file or in its CDCWATCH_… variable"
         ) from None

@@ -91,8 +91,13 @@ GRANT USAGE ON SCHEMA cdcwatch TO :"role";
 -- … (expires_at) WHERE expires_at IS NOT NULL.
 -- An order that leaves the open status leaves this index, so its update is never a HOT update, whatever the fillfactor:
 -- lowering fillfactor for the close's sake only makes the table larger. Updates of columns in no index stay HOT.
--- On a partitioned table CONCURRENTLY is refused: build the index on each partition CONCURRENTLY, then on the parent
--- ON ONLY, and attach them (https://www.postgresql.org/docs/current/ddl-partitioning.html).
+-- On a partitioned table CONCURRENTLY is refused: index and identity are made partition by partition, and the script
+-- ends here (https://www.postgresql.org/docs/current/ddl-partitioning.html).
+SELECT format('DO %L', format('BEGIN RAISE EXCEPTION USING MESSAGE = %L; END', format(
+           '%I.%I is partitioned: role and rights are made; make index and identity on each partition by hand,'
+           ' see docs/runbook.md, ''Partitioned tables''', :'schema', :'table')))
+  FROM pg_class WHERE oid = format('%I.%I', :'schema', :'table')::regclass AND relkind = 'p'
+\gexec
 -- An interrupted build leaves an invalid index of the same name, which would be taken for the finished one.
 SELECT format('DROP INDEX CONCURRENTLY %I.%I', :'schema', index_class.relname)
   FROM pg_index JOIN pg_class index_class ON index_class.oid = pg_index.indexrelid
@@ -105,12 +110,12 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index" ON :"schema".:"table" (:"d
 -- fraction of what REPLICA IDENTITY FULL writes, and events tell what changed. Its columns must be NOT NULL.
 \if :identity
     SELECT format('DO %L', format('BEGIN RAISE EXCEPTION USING MESSAGE = %L; END', format(
-               'the identity index needs NOT NULL columns: ALTER TABLE %I.%I ALTER COLUMN %I SET NOT NULL',
-               :'schema', :'table', attname)))
+               'the identity index needs NOT NULL columns: ALTER TABLE %I.%I %s', :'schema', :'table',
+               string_agg(format('ALTER COLUMN %I SET NOT NULL', attname), ', ' ORDER BY attnum))))
       FROM pg_attribute
      WHERE attrelid = format('%I.%I', :'schema', :'table')::regclass
        AND attname IN (:'key', :'status', :'deadline') AND NOT attnotnull
-     LIMIT 1
+    HAVING count(*) > 0
     \gexec
     CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS :"identity_index"
         ON :"schema".:"table" (:"key", :"status", :"deadline");

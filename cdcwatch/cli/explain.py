@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 def explain(
     context: typer.Context,
-    key: Annotated[list[str], typer.Argument(metavar="KEY", help="The key; of several columns, each one's text.")],
+    key: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY",
+            help="The key; of several columns, each one's text. Write -- before a minus.",
+        ),
+    ],
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of its last events.")] = 10,
     json: JsonOption = False,
     config: ConfigOption = None,
@@ -62,7 +68,8 @@ def _print(story: "OrderStory") -> None:
     else:
         wait = ""
         if wait_s is not None:
-            wait = f" (in {duration_text(wait_s)})" if wait_s > 0 else f" ({duration_text(-wait_s)} overdue)"
+            past = "overdue" if row.is_open else "ago"
+            wait = f" (in {duration_text(wait_s)})" if wait_s > 0 else f" ({duration_text(-wait_s)} {past})"
         deadline = "none" if row.deadline_us is None else format_instant(row.deadline_us)
         print(f"{'status':<10}  {row.status or '-'} ({'open' if row.is_open else 'not open'})")
         print(f"{'deadline':<10}  {deadline}{wait}")

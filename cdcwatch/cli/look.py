@@ -95,7 +95,7 @@ def _print_record(record: "Record", *, json: bool) -> None:
 
 
 def event_line(record: "Record") -> str:
-    """Time, type without its prefix, key, deadline, and the reason where there is one.
+    """Time, type without its prefix, key, deadline, the reason where there is one, and whether it is of a snapshot.
 
     Of a dead letter its id, the plugin and why it could not be understood.
     """
@@ -111,11 +111,12 @@ def event_line(record: "Record") -> str:
             f"{event['type'].removeprefix('deadline.'):<9}",
             str(event["subject"]),
             str(data.get("deadline") or "-"),
-            str(data.get("reason") or ""),
+            *([str(data["reason"])] if data.get("reason") else []),
+            *(["[snapshot]"] if data.get("snapshot") else []),
         ]
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return f"not a deadline event: partition {record.partition}, offset {record.offset}"
-    return "  ".join(parts).rstrip()
+    return "  ".join(parts)
 
 
 def _wait_s(row: "PendingRow") -> float | None:

@@ -2,12 +2,13 @@
 
 # Typer reads these annotations at run time: no deferred annotations in the command line's modules.
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cdcwatch.settings import Settings, load_settings
+from cdcwatch.settings import DEFAULT_PATH, Settings, is_unconfigured, load_settings
 
 ConfigOption = Annotated[
     Path | None,
@@ -20,9 +21,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for script
 
 
 def settings_of(context: typer.Context, config: Path | None) -> Settings:
-    """The settings from the nearest `-c` there is: the command's own, its group's, the program's."""
+    """The settings from the nearest `-c` there is: the command's own, its group's, the program's.
+
+    Tells on stderr when nothing at all was configured: what fails then speaks of a database nobody named.
+    """
     place: Any = context  # typer's own context and the ones above it are of two types
     while config is None and place.parent is not None:
         place = place.parent
         config = place.params.get("config")
+    if is_unconfigured(config):
+        print(f"no {DEFAULT_PATH} in this directory, no -c FILE: every key has its default", file=sys.stderr)
     return load_settings(config)

@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Make, watch, look into, move and drop the replication slot.", no_args_is_help=True, epilog=examples("slot")
 )
+_UNTOUCHED: Final = "The table itself is untouched, but nothing is closed until"
 YesOption = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 
 
@@ -57,7 +58,7 @@ def create(
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
-    """Check, then make the slot; for pgoutput its publication before it.
+    """Check, then make the slot; for pgoutput its publication before it. What Kafka lacks doesn't stop it.
 
     It waits for transactions that are running, and names them; out of time or interrupted, it leaves nothing behind.
     """
@@ -173,6 +174,7 @@ def advance(
         target_lsn = advance_target(connection, found, to)
     print(f"slot {found.name} would move from {found.confirmed_flush_lsn} to {format_lsn(target_lsn)} and skip:")
     _print_loss(settings, found, target_lsn)
+    print(f"  {_UNTOUCHED} `run --accept-gap`; then what is overdue is closed first.")
     _ask("Move it?", "move", yes=yes)
     print(f"slot {found.name} stands at {advance_slot(settings, target_lsn)}")
     if settings.sink.kind == "kafka":
@@ -203,6 +205,7 @@ def drop(
             f" {bytes_text(found.retained_bytes)} of WAL. Never read from it:"
         )
         _print_loss(settings, found, None)
+        print(f"  {_UNTOUCHED} `slot create` and\n  `run --accept-gap`; then what is overdue is closed first.")
         _ask("Drop it?", "drop", yes=False)
     drop_slot(settings)
     print(f"dropped slot {found.name}")
@@ -233,7 +236,6 @@ def _print_skipped(lost: "Skipped") -> None:
     print(f"  events never published  {lost.events.total()}{more}{f' ({events})' if events else ''}")
     print(f"  open deadlines          {lost.live_orders}{more} that the topic would not learn")
     print(f"  ended deadlines         {lost.ended_orders}{more} that the topic would take for open")
-    print("  The table itself is untouched: due orders are closed all the same.")
 
 
 def _ask(question: str, verb: str, *, yes: bool) -> None:

@@ -108,7 +108,8 @@ class TopicTail:
     def about(self, key: bytes, count: int, scan_records: int) -> list[Record]:
         """The last `count` records of a key, and those about the whole table, among each partition's last ones.
 
-        All partitions: a topic that got more of them has a key's older records elsewhere. Looks at about
+        All partitions: a topic that got more of them has a key's older records elsewhere. What is about the whole
+        table stands in each; it is given of the key's own, or once where the key has no record. Looks at about
         `scan_records` a partition at most.
         """
         span = _FIRST_SPAN
@@ -119,7 +120,9 @@ class TopicTail:
             is_all = span >= scan_records or all(at == self._low[partition] for partition, at in start.items())
             if is_all or sum(record.key is not None for record in found) >= count:
                 found.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-                return found[-count:]
+                own = {record.partition for record in found if record.key is not None}
+                own = own or {min((record.partition for record in found), default=0)}
+                return [record for record in found if record.partition in own][-count:]
             span *= 8
 
     def following(self) -> Iterator[Record]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SCAN_RECORDS: Final = 500_000
 """Of each partition's end: further back is not looked."""
+EVERY_ORDER: Final = "*"
+"""The subject of an event about the whole table."""
 _EXAMPLES: Final = {
     **dict.fromkeys(INTEGER_TYPES, "4711"),
     "numeric": "4711.50",
@@ -85,8 +87,15 @@ class OrderStory:
         if row.deadline_us == NEGATIVE_INFINITY_US or (self.wait_s or 0.0) <= 0:
             return "due: closed by the next batch of a running service"
         if (self.wait_s or 0.0) <= self.horizon_s:
-            return "in the heap of a running service"
+            return f"in the heap of a running service{self._else}"
         return "beyond window.horizon_s: in the table until the window comes to it"
+
+    @property
+    def _else(self) -> str:
+        """Of an order that the topic has never told of: the stream may not have either."""
+        if any(event.get("subject") != EVERY_ORDER for event in self.events):
+            return ""
+        return "; one that came only as a dead letter is read from the table when it is due"
 
 
 def explain_order(settings: Settings, texts: Sequence[str], count: int) -> OrderStory:

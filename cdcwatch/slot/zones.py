@@ -30,7 +30,10 @@ def require_instants(table: str, column: str, type_name: str, time_kind: str, zo
         " or name another column in table.deadline"
     )
     if time_kind:
-        mend = f'say in table.time_zone which zone\'s clocks it goes by ("Europe/Amsterdam"), or {mend}'
+        mend = (
+            'say in table.time_zone which zone\'s clocks it goes by ("Europe/Amsterdam"; "UTC" when the application'
+            f" stores UTC; a wrong zone closes hours early or late), or {mend}"
+        )
     raise PreconditionError(
         f"column {column} of {table} is {type_name}: a deadline must be a timestamptz,"
         " or a timestamp or date with table.time_zone",

@@ -117,6 +117,7 @@ def test_advance_shows_what_it_skips_and_asks(
             assert "events never published  4 (2 cancelled, 2 scheduled)" in asked.out
             assert "open deadlines          1 that the topic would not learn" in asked.out
             assert position() == start
+            assert "nothing is closed until `run --accept-gap`; then" in asked.out
         for wrong, said in (
             ("0/1", "lies behind the slot"),
             ("FFFFFF/0", "lies beyond the server's WAL"),
@@ -174,6 +175,7 @@ def test_drop_shows_what_was_never_read(
     assert asked.code == 2
     assert "changes of the table    1 (1 insert)" in asked.out
     assert "open deadlines          1 that the topic would not learn" in asked.out
+    assert "nothing is closed until `slot create` and" in asked.out
 
 
 def test_create_with_snapshot_publishes_open_orders_though_the_topic_has_progress(world: World) -> None:
@@ -269,6 +271,31 @@ def test_explain_tells_an_orders_story(world: World) -> None:
     assert (
         cdcwatch("explain", "3", "-c", world.configuration).out.splitlines()[-1].endswith("2999-01-01T00:00:00.000000Z")
     )
+
+
+def test_explain_shows_a_truncate_once_whatever_partitions_there_are(world: World) -> None:
+    with world.running("--role", "read"):
+        world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (1, '2999-01-01')")
+        world.connection.execute("TRUNCATE orders")
+        world.wait_confirmed()
+    everywhere = [record for record in world.records() if record.event["subject"] == "*"]
+    assert len(everywhere) > 1
+    told = _json("explain", "1", "-c", world.configuration)["events"]
+    assert [event["data"].get("reason") for event in told] == [None, "truncated"]
+    partition = next(record.partition for record in world.records() if record.event["subject"] == "1")
+    assert told[1]["id"].endswith(f"-p{partition}")
+    assert len(_json("explain", "2", "-c", world.configuration)["events"]) == 1
+
+
+def test_explain_says_how_to_write_a_key(database: Database, slot: str, shop: Path) -> None:
+    wrong = cdcwatch("explain", "abc", "-c", shop)
+    assert wrong.code == 2
+    assert "that is no key of public.orders (id bigint)" in wrong.err
+    assert "as SQL writes it: cdcwatch explain 4711\n" in wrong.err
+    many = cdcwatch("explain", "1", "2", "-c", shop)
+    assert "has 1 column (id), and 2 texts came" in many.err
+    assert "cdcwatch explain ID (-- before one that begins with a minus)" in many.err
+    assert json.loads(cdcwatch("explain", "--json", "-c", shop, "--", "-5").out)["key"] == {"id": "-5"}
 
 
 def test_check_asks_the_broker_without_touching_the_transactional_id(world: World, kafka: Kafka) -> None:

@@ -109,14 +109,24 @@ def test_other_names_and_nullable_columns(database: Database, role: str) -> None
     }  # fmt: skip
     with database.connect() as connection:
         connection.execute('CREATE SCHEMA "My Shop"')
-        connection.execute(
-            'CREATE TABLE "My Shop"."Or""der" ("I d" int PRIMARY KEY, "S" text NOT NULL, "E" timestamptz, v int)'
-        )
+        connection.execute('CREATE TABLE "My Shop"."Or""der" ("I d" int PRIMARY KEY, "S" text, "E" timestamptz, v int)')
         refused = _install(database, identity="on", **variables)
         assert refused.returncode == 3
         remedy = refused.stderr.partition("NOT NULL columns: ")[2].splitlines()[0]
+        assert remedy.endswith('ALTER COLUMN "S" SET NOT NULL, ALTER COLUMN "E" SET NOT NULL')
         connection.execute(remedy)
         assert _install(database, identity="on", **variables).returncode == 0
         table = TableSettings(name='"My Shop"."Or""der"', status="S", deadline="E", version="v", open=("it's",))
         checks = {check.name: check.state for check in preflight(connection, Settings(table=table))}
         assert checks["identity"] == checks["index"] == "ok"
+
+
+def test_a_partitioned_table_gets_role_and_rights_and_is_told_of_the_rest(database: Database, role: str) -> None:
+    with database.connect() as connection:
+        connection.execute(ORDERS.rstrip() + " PARTITION BY RANGE (id)")
+        refused = _install(database, role=role, identity="on")
+        assert refused.returncode == 3
+        assert "public.orders is partitioned" in refused.stderr
+        assert "docs/runbook.md, 'Partitioned tables'" in refused.stderr
+        may = connection.execute("SELECT has_table_privilege(%s, 'orders', 'SELECT, UPDATE')", [role]).fetchone()
+        assert may == (True,)

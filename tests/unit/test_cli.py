@@ -67,6 +67,18 @@ def test_a_missing_configuration_exits_2() -> None:
     )
 
 
+def test_a_directory_without_configuration_is_told_beside_what_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PGHOST", "127.0.0.1")
+    monkeypatch.setenv("PGPORT", "1")
+    told = "no cdcwatch.toml in this directory, no -c FILE: every key has its default\n"
+    assert cdcwatch("pending").err.startswith(told + "cdcwatch: ")
+    (tmp_path / "cdcwatch.toml").write_text('[slot]\nname = "mine"\n')
+    assert told not in cdcwatch("pending").err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -125,6 +137,10 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         ),
         (b'{"time":"T","type":"deadline.moved","subject":"7","data":{"deadline":"D"}}', "T  moved      7  D"),
         (b'{"time":"T","type":"deadline.cancelled","subject":"7","data":{"deadline":null}}', "T  cancelled  7  -"),
+        (
+            b'{"time":"T","type":"deadline.scheduled","subject":"7","data":{"deadline":"D","snapshot":true}}',
+            "T  scheduled  7  D  [snapshot]",
+        ),
         (b"noise", "not a deadline event: partition 1, offset 5"),
         (b"[]", "not a deadline event: partition 1, offset 5"),
     ],

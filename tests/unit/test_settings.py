@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.settings import Settings, alternatives, load_settings
+from cdcwatch.settings import Settings, alternatives, is_unconfigured, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +22,11 @@ def _load(text: str, tmp_path: Path, environment: dict[str, str] | None = None) 
 def test_without_a_file_everything_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_settings(None, {}) == Settings()
+    assert is_unconfigured(None, {"PATH": "x", "CDCWATCH_UNRELATED": "y"})
+    assert not is_unconfigured(None, {"CDCWATCH_SLOT__NAME": "mine"})
+    assert not is_unconfigured(tmp_path / "shop.toml", {})
+    (tmp_path / "cdcwatch.toml").touch()
+    assert not is_unconfigured(None, {})
 
 
 def test_the_file_in_the_working_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +125,20 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
 def test_values_of_the_wrong_kind_are_errors(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="configuration: "):
         _load(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[slot]\nname = "Upper"\n', "Expected lower-case letters, digits and _, at most 63 - at `slot.name`"),
+        ('[kafka]\ntopic = "a b"\n', "Expected letters, digits, dots, _ and -, at most 240 - at `kafka.topic`"),
+        ('[telemetry]\nlisten = "x"\n', "Expected host:port, or an empty text for none - at `telemetry.listen`"),
+    ],
+)
+def test_patterns_are_told_in_words(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        _load(text, tmp_path)
+    assert str(caught.value) == f"configuration: {said}"
 
 
 @pytest.mark.parametrize(
