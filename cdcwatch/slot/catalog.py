@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdcwatch.settings import Settings
+    from cdcwatch.settings import Settings, TableSettings
 
 _NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 _MOST_NAME_PARTS = 2
@@ -95,6 +95,8 @@ class TableFacts:
     """Generated columns: s(tored) or v(irtual)."""
     partitions: tuple[Partition, ...] | None = None
     """The leaves of a partitioned table; None for an ordinary one."""
+    nullable: frozenset[str] = frozenset()
+    """The columns that may be NULL."""
 
     @property
     def is_identity_exact(self) -> bool:
@@ -197,11 +199,12 @@ def _watchable(
 ) -> TableFacts:
     """Pure: what the catalog says, judged."""
     table, settled = relation.sql_name, settings.table
+    _require_columns(table, settled, columns)
     primary = next((index for index in indexes if index.is_primary), None)
     key = _key(table, settled.key, primary, indexes, columns)
-    deadline = _column(table, "deadline", settled.deadline, columns)
-    status = _column(table, "status", settled.status, columns) if settled.status else None
-    version = _column(table, "version", settled.version, columns) if settled.version else None
+    deadline = _column(settled.deadline, columns)
+    status = _column(settled.status, columns) if settled.status else None
+    version = _column(settled.version, columns) if settled.version else None
     require_instants(table, deadline.sql_name, deadline.type, deadline.time_kind, settled.time_zone)
     if version is not None and version.type not in INTEGER_TYPES:
         raise PreconditionError(
@@ -238,6 +241,7 @@ def _watchable(
         identity_columns,
         tuple(primary.columns) if primary else (),
         {column.name: column.generated for column in columns.values() if column.generated},
+        nullable=frozenset(column.name for column in columns.values() if not column.is_not_null),
     )
     return replace(facts, watched=replace(watched, logs_old_rows=facts.is_identity_exact))
 
@@ -246,19 +250,34 @@ def _plain(column: _CatalogColumn) -> Column:
     return Column(column.name, column.type, column.base, column.others)
 
 
-def _column(table: str, role: str, text: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:
-    """The column that `table.<role>` names: the first of several names that the table has. MissingColumnError."""
-    names = alternatives(text) or (text,)
-    found = next((columns[name] for name in names if name in columns), None)
-    if found is None:
-        wanted = {name.lower() for name in names}
-        near = [column.name for column in columns.values() if column.name.lower() in wanted]
-        optional = f', or set table.{role} = ""' if role in {"status", "version"} else ""
-        raise MissingColumnError(
-            f"{table} has no column {' or '.join(map(repr, names))} (table.{role})",
-            remedy=f"set table.{role} to one of its columns: {', '.join(near or columns)}{optional};"
-            f' after a rename to both names, as "new_name|{names[0]}"',
-        )
+def _require_columns(table: str, settled: TableSettings, columns: Mapping[str, _CatalogColumn]) -> None:
+    """MissingColumnError with every configured name that is no column."""
+    configured = [("deadline", settled.deadline), ("status", settled.status), ("version", settled.version)]
+    named = [(role, _names(text)) for role, text in [*(("key", name) for name in settled.key), *configured] if text]
+    missing = [(role, names) for role, names in named if not set(names) & set(columns)]
+    if not missing:
+        return
+    near = [[name for name in columns if name.lower() in {one.lower() for one in names}] for _, names in missing]
+    candidates = dict.fromkeys(name for some in near for name in some) if all(near) else columns
+    roles = list(dict.fromkeys(role for role, _ in missing))
+    optional = "".join(f', or set table.{role} = ""' for role in roles if role in {"status", "version"})
+    raise MissingColumnError(
+        f"{table} has no column "
+        + ", no column ".join(f"{' or '.join(map(repr, names))} (table.{role})" for role, names in missing),
+        remedy=f"set {' and '.join(f'table.{role}' for role in roles)}"
+        f" to {'one' if len(missing) == 1 else 'some'} of its columns: {', '.join(candidates)}{optional};"
+        f' after a rename to both names, as "new_name|{missing[0][1][0]}"',
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return alternatives(text) or (text,)
+
+
+def _column(text: str, columns: Mapping[str, _CatalogColumn]) -> _CatalogColumn:
+    """A configured column, which is there: the first of several names that the table has."""
+    names = _names(text)
+    found = next(columns[name] for name in names if name in columns)
     return replace(found, others=tuple(name for name in names if name != found.name))
 
 
@@ -275,7 +294,7 @@ def _key(
             f"{table} has no primary key: UPDATE and DELETE would not say which order they changed",
             remedy=f"ALTER TABLE {table} ADD PRIMARY KEY (…), or name unique columns in table.key",
         )
-    key = [_column(table, "key", name, columns) for name in named]
+    key = [_column(name, columns) for name in named]
     if primary is not None and not named:
         key = [columns[name] for name in primary.columns]
     listed = ", ".join(column.sql_name for column in key)

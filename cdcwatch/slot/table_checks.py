@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.slot.check import Check
+from cdcwatch.slot.identity import inexact_leaves, making_exact
+from cdcwatch.slot.partitions import named
 from cdcwatch.slot.publication import creation_text, publication_flaw, quoted_name, watched_columns
 
 if TYPE_CHECKING:
     from cdcwatch.slot.catalog import TableFacts
     from cdcwatch.slot.facts import Facts
 
-_INSTALL_IDENTITY: Final = " -- as sql/install.sql does with -v identity=on; its columns must be NOT NULL"
+_INSTALL_IDENTITY: Final = "; -- as sql/install.sql does with -v identity=on"
 _GENERATED_PUBLISHED_SINCE: Final = 180_000
 
 
@@ -83,19 +85,27 @@ def identity(facts: Facts) -> Check | None:
     found = facts.table
     if found is None:
         return None
-    watched = found.watched
-    if watched.identity == "f":
+    weaker = inexact_leaves(found)
+    # wal2json tells what each partition logs; pgoutput speaks in the parent's name.
+    by_leaf = bool(found.partitions) and facts.settings.slot.plugin == "wal2json"
+    if weaker and (by_leaf or found.is_identity_exact):
+        return Check(
+            "identity",
+            "warn",
+            f"{len(weaker)} of {len(found.partitions or ())} partitions log the key only, whatever their parent does:"
+            f" {named([leaf.sql_name for leaf in weaker])}; an update of them gives the state it leaves, and an equal"
+            " state may be repeated",
+            making_exact(found),
+        )
+    if found.watched.identity == "f":
         return Check("identity", "ok", "replica identity FULL: events are exact, at the price of more WAL")
-    if found.is_identity_exact:
+    if by_leaf or found.is_identity_exact:
         return Check("identity", "ok", "replica identity covers the key, status and deadline: events are exact")
-    wanted = [column.name for column in (*watched.key, watched.status, watched.deadline) if column is not None]
-    index = quoted_name(f"{watched.name}_cdcwatch_identity")
     return Check(
         "identity",
         "warn",
         "replica identity has the key only: an update gives the state it leaves, and an equal state may be repeated",
-        f"CREATE UNIQUE INDEX CONCURRENTLY {index} ON {found.sql_name} ({found.quoted(dict.fromkeys(wanted))});"
-        f" ALTER TABLE {found.sql_name} REPLICA IDENTITY USING INDEX {index};{_INSTALL_IDENTITY}",
+        making_exact(found) + (_INSTALL_IDENTITY if found.partitions is None else ""),
     )
 
 

@@ -134,3 +134,42 @@ def test_h06_due_orders_are_found_by_an_index_of_every_partition(database: Datab
         assert flaw["state"] == "warn"
         connection.execute(flaw["remedy"].partition(" -- ")[0])
         assert making(connection)["state"] == "ok"
+
+
+def _mended(connection: psycopg.Connection[object], remedy: str) -> None:
+    """Statement by statement: CONCURRENTLY stands alone."""
+    for statement in remedy.split("; "):
+        connection.execute(statement)  # type: ignore[call-overload]
+
+
+def test_h08_a_leaf_that_tells_wal2json_less_than_its_parent_promises_is_warned_of(
+    database: Database, published: Path
+) -> None:
+    published.write_text(published.read_text().replace("pgoutput", "wal2json"))
+    with database.connect() as connection:
+        connection.execute("CREATE UNIQUE INDEX wide ON orders (id, status, expires_at)")
+        connection.execute("ALTER TABLE orders REPLICA IDENTITY USING INDEX wide")
+        flaw = _check(published, "identity")
+        assert flaw["state"] == "warn"
+        assert "2 of 2 partitions log the key only" in flaw["message"]
+        connection.execute("ALTER TABLE low REPLICA IDENTITY FULL")
+        flaw = _check(published, "identity")
+        assert "1 of 2 partitions log the key only, whatever their parent does: public.high;" in flaw["message"]
+        _mended(connection, flaw["remedy"])
+        assert _check(published, "identity")["state"] == "ok"
+        connection.execute("CREATE TABLE later PARTITION OF orders FOR VALUES FROM (200) TO (300)")
+        assert "public.later" in _check(published, "identity")["message"]
+
+
+def test_h08_the_remedy_for_the_identity_works_partition_by_partition(database: Database, shop: Path) -> None:
+    with database.connect() as connection:
+        connection.execute("ALTER TABLE orders ALTER status DROP NOT NULL, ALTER expires_at DROP NOT NULL")
+        connection.execute(
+            "CREATE TABLE deep PARTITION OF orders FOR VALUES FROM (200) TO (300) PARTITION BY RANGE (id)"
+        )
+        connection.execute("CREATE TABLE deeper PARTITION OF deep FOR VALUES FROM (200) TO (250)")
+        flaw = _check(shop, "identity")
+        assert flaw["state"] == "warn"
+        _mended(connection, flaw["remedy"])
+        assert _check(shop, "identity")["state"] == "ok"
+        assert _check(shop, "table")["state"] == "ok"

@@ -36,6 +36,16 @@ def test_h09_a_renamed_deadline_is_told_with_the_columns_there_are(database: Dat
     assert "id, status, expiry, version" in flaw["remedy"]
 
 
+def test_h09_every_column_that_is_missing_is_told_at_once(database: Database, tmp_path: Path) -> None:
+    with _made(database, ORDERS.replace("expires_at", "expiry").replace("version int", "revision int")):
+        flaw = _checks(database, tmp_path, '[table]\nkey = ["number|no"]\n')["table"]
+    for name in ("'number' or 'no' (table.key)", "'expires_at' (table.deadline)", "'version' (table.version)"):
+        assert f"no column {name}" in flaw["message"]
+    assert "(table.status)" not in flaw["message"]
+    assert "set table.key and table.deadline and table.version to some of its columns: id, status" in flaw["remedy"]
+    assert ', or set table.version = "";' in flaw["remedy"]
+
+
 @pytest.mark.parametrize("kind", ["timestamp", "date", "text"])
 def test_f07_a_deadline_without_a_zone_is_refused(database: Database, tmp_path: Path, kind: str) -> None:
     with _made(database, ORDERS.replace("timestamptz", kind)):
