@@ -40,6 +40,21 @@ def keepalive(wal_end: int, *, reply_requested: bool = False) -> bytes:
     return b"k" + struct.pack("!QqB", wal_end, 0, reply_requested)
 
 
+def take(arrived: deque[bytes], limit_bytes: int, received_lsn: int) -> tuple[list[memoryview], int]:
+    """What a read takes of the messages that have arrived, and the last position that has come in with it."""
+    taken: list[memoryview] = []
+    size_bytes = 0
+    while arrived and size_bytes < limit_bytes:
+        message = memoryview(arrived.popleft())
+        size_bytes += len(message)
+        taken.append(message)
+        if message[0] == XLOG_DATA:
+            received_lsn = max(received_lsn, start_lsn(message))
+        elif message[0] == KEEPALIVE:
+            received_lsn = max(received_lsn, parse_keepalive(message).wal_end)
+    return taken, received_lsn
+
+
 @dataclass
 class FakeStream:
     """Keeps SlotStream's contract. Tests put messages into `incoming` and look at `statuses`."""
@@ -58,16 +73,7 @@ class FakeStream:
     def read(self, limit_bytes: int) -> list[memoryview]:
         self._check()
         self.read_count += 1
-        taken: list[memoryview] = []
-        size_bytes = 0
-        while self.incoming and size_bytes < limit_bytes:
-            message = memoryview(self.incoming.popleft())
-            size_bytes += len(message)
-            taken.append(message)
-            if message[0] == XLOG_DATA:
-                self.received_lsn = max(self.received_lsn, start_lsn(message))
-            elif message[0] == KEEPALIVE:
-                self.received_lsn = max(self.received_lsn, parse_keepalive(message).wal_end)
+        taken, self.received_lsn = take(self.incoming, limit_bytes, self.received_lsn)
         return taken
 
     def send_status(self, flush_lsn: int, *, reply_requested: bool = False) -> None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cdcwatch.close.outcome import Closed, CloseReport
 from cdcwatch.errors import UnavailableError
-from cdcwatch.slot.protocol import KEEPALIVE, XLOG_DATA, parse_keepalive, start_lsn
 from cdcwatch.slot.stream import Holder, SlotBusyError, SlotFacts
 from tests import wal2json
-from tests.fakes.slot import FACTS, keepalive, xlog_data
+from tests.fakes.slot import FACTS, keepalive, take, xlog_data
 from tests.fakes.table import FakeDatabase, FakeRow, FakeTable
 
 if TYPE_CHECKING:
@@ -244,16 +243,7 @@ class SimStream:
     def read(self, limit_bytes: int) -> list[memoryview]:
         """As ReplicationStream's."""
         self._check()
-        taken: list[memoryview] = []
-        size_bytes = 0
-        while self.arrived and size_bytes < limit_bytes:
-            message = memoryview(self.arrived.popleft())
-            size_bytes += len(message)
-            taken.append(message)
-            if message[0] == XLOG_DATA:
-                self.received_lsn = max(self.received_lsn, start_lsn(message))
-            elif message[0] == KEEPALIVE:
-                self.received_lsn = max(self.received_lsn, parse_keepalive(message).wal_end)
+        taken, self.received_lsn = take(self.arrived, limit_bytes, self.received_lsn)
         return taken
 
     def send_status(self, flush_lsn: int, *, reply_requested: bool = False) -> None:
