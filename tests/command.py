@@ -59,7 +59,7 @@ def start_cdcwatch(*arguments: str | Path, environment: dict[str, str] | None = 
 def run_to_the_end(*arguments: str | Path) -> Ended:
     """Runs a command as a process of its own: the service leaves threads and handlers in this one."""
     with start_cdcwatch(*arguments) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     return Ended(process.returncode, out, err)
 
 

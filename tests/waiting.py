@@ -10,9 +10,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# A wait that ends well costs nothing by being patient, and a busy machine is no failure.
+PATIENCE = 4
+
 
 def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, every_s: float = 0.01) -> T:
-    """The first true value of `predicate`; AssertionError naming `what` when there is none within `timeout_s`."""
+    """The first true value of `predicate`; AssertionError naming `what` when there is none within PATIENCE x `timeout_s`."""
+    timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not (value := predicate()):
         if time.monotonic() > deadline:

@@ -89,7 +89,7 @@ def test_a05_an_interrupted_creation_leaves_nothing(
         assert process.stderr is not None
         assert "waiting for a transaction" in process.stderr.readline()
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 4, err
         assert "created" not in out + err
         with database.connect() as connection:
@@ -104,5 +104,5 @@ def test_a05_a_killed_creation_leaves_nothing(database: Database, slot: str, sho
         assert process.stderr is not None
         assert "waiting for a transaction" in process.stderr.readline()
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
         wait_until(lambda: not slots_named(connection, slot), 20, "the unfinished slot is gone")

@@ -90,7 +90,7 @@ def test_a07_a_publication_made_for_a_slot_that_failed_goes_with_it(
         assert "waiting for a transaction" in process.stderr.readline()
         assert _publications(database) != []
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
         assert process.returncode == 4
         assert _publications(database) == []
         assert slots_named(connection, slot) == []

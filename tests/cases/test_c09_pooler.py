@@ -70,7 +70,7 @@ def pgbouncer(dsn: str) -> Iterator[str]:
             yield pooled
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_c09_a_pooler_between_is_recognised(database: Database, slot: str, tmp_path: Path) -> None:

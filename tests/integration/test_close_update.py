@@ -91,7 +91,7 @@ class Running:
         self.workers.start()
         if self._with_window:
             self.window.start()
-            assert self.window.ready.wait(30)
+            assert self.window.ready.wait(120)
         else:
             self.agenda.extend_window(2**62)
         return self
@@ -517,7 +517,7 @@ def test_orders_are_kept_while_the_database_is_away():
             deadline_us = running.agenda.facts().now_us
             server.kill()
             running.agenda.apply([(key, deadline_us, 0) for key in range(20)])
-            assert running.seen.lost.wait(30)
+            assert running.seen.lost.wait(120)
             wait_until(lambda: running.workers.health().connected == 0, 30, "every connection is seen to be lost")
             assert len(running.agenda) == 20
             assert running.workers.health().last_error

@@ -93,7 +93,7 @@ def test_two_at_once_end_when_interrupted_and_leave_nothing(place: Path) -> None
         for demo, number in zip(demos, (signal.SIGINT, signal.SIGTERM), strict=True):
             demo.send_signal(number)
         for demo in demos:
-            out, err = demo.communicate(timeout=30)
+            out, err = demo.communicate(timeout=120)
             assert (demo.returncode, out) == (4, "")
             assert "cdcwatch: interrupted before the end" in err
             assert "Traceback" not in err
@@ -109,7 +109,7 @@ def test_interrupted_while_it_starts(place: Path, appears: str) -> None:
     try:
         wait_until(lambda: list(place.glob(f"*/{appears}")), END_S, f"{appears} is there")
         demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=30)
+        out, err = demo.communicate(timeout=120)
     finally:
         demo.kill()
     assert (demo.returncode, out) == (4, "")
@@ -120,7 +120,7 @@ def test_interrupted_while_it_starts(place: Path, appears: str) -> None:
 def test_what_this_machine_lacks_is_told_with_the_remedy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDCWATCH_PG_BIN", str(place))
     demo = started(place, "--json")
-    out, err = demo.communicate(timeout=30)
+    out, err = demo.communicate(timeout=120)
     assert (demo.returncode, out) == (3, "")
     assert err.splitlines()[0].endswith("holds no initdb and postgres")
     assert err.splitlines()[1].startswith("remedy: ")
@@ -135,7 +135,7 @@ def test_a_postgres_without_wal2json(place: Path, monkeypatch: pytest.MonkeyPatc
         (binaries / name).chmod(0o755)
     monkeypatch.setenv("CDCWATCH_PG_BIN", str(binaries))
     demo = started(place, "--json", "--plugin", "wal2json")
-    _, err = demo.communicate(timeout=30)
+    _, err = demo.communicate(timeout=120)
     assert demo.returncode == 3
     assert err == (
         f"cdcwatch: PostgreSQL 16 in {binaries} has no wal2json\n"

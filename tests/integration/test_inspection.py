@@ -235,7 +235,7 @@ def test_status_and_list_watch_until_a_signal(database: Database, slot: str, sho
         first = looks[0] if command == "status" else next(one for one in looks[0] if one["name"] == slot)
         assert first["name"] == slot
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
 
 

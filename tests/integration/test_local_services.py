@@ -247,5 +247,5 @@ def test_however_the_parent_ends_no_process_is_left(directory: Path, service: st
         pids = tree(int(parent.stdout.readline()))
         assert not gone(pids)
         parent.send_signal(death)
-        parent.wait(30)
+        parent.wait(120)
     wait_until(lambda: gone(pids), 15, f"{service} is gone after its parent")

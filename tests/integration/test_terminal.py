@@ -55,7 +55,7 @@ def on_a_terminal(*arguments: str | Path, columns: int = 80, environment: dict[s
     except OSError:  # how Linux says that nobody writes any more
         pass
     os.close(ours)
-    process.wait(30)
+    process.wait(120)
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 
@@ -95,7 +95,7 @@ def test_checks_are_broken_at_the_terminals_width_and_their_remedies_are_not(bus
 def test_a_pipe_gets_whole_lines_without_colour(busy: Path) -> None:
     for arguments in (["check"], ["slot", "status", "--require-reader"], ["slot", "peek"]):
         with start_cdcwatch(*arguments, "-c", busy) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         assert "\x1b" not in out + err
         assert out.strip()
     assert "\x1b" not in on_a_terminal("check", "-c", busy, environment={"NO_COLOR": "1"})

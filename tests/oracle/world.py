@@ -77,7 +77,7 @@ class Process:
         self.signal(signal.SIGTERM)
         assert self.wait() == exit_code
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 180) -> int:
         """Its exit code."""
         code = self._popen.wait(timeout_s)
         self._listener.join()

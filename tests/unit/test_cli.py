@@ -125,7 +125,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    process.wait(20)
+    process.wait(120)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_stop_ends_every_wait(world):
         waiter.start()
     world.agenda.stop()
     for waiter in waiters:
-        waiter.join(20)
+        waiter.join(120)
     assert set(took) <= {Work.STOP, Work.REST}
     assert world.agenda.next_work(10) is Work.STOP
 
@@ -177,7 +177,7 @@ def test_an_hour_s_jump_of_the_database_closes_nothing_early(world):
     world.database.rows[1] = FakeRow("pending", deadline_us)
     world.window.start()
     world.workers.start()
-    assert world.window.ready.wait(20)
+    assert world.window.ready.wait(120)
     wait_until(lambda: world.measured, 20, "the clock is measured")
     world.clock.us += 3600 * SECOND_US
     world.wake()
@@ -239,14 +239,14 @@ def test_stopping_finishes_the_batch_in_flight(world, monkeypatch):
 
     def slow(self, batch):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return close(self, batch)
 
     monkeypatch.setattr(FakeTable, "close", slow)
     world.database.rows[1] = FakeRow("pending", world.database.now_us)
     world.agenda.apply([(1, world.database.now_us, 0)])
     world.workers.start()
-    assert begun.wait(20)
+    assert begun.wait(120)
     assert world.workers.stop(0) is False
     go_on.set()
     assert world.workers.stop(20)
@@ -371,7 +371,7 @@ def test_the_window_s_thread_outlives_an_outage(world):
     world.window.start()
     wait_until(lambda: world.window.last_error, 20, "an error is told")
     world.database.is_up = True
-    assert world.window.ready.wait(20)
+    assert world.window.ready.wait(120)
     wait_until(lambda: not world.window.last_error, 20, "no error any more")
 
 

@@ -68,7 +68,7 @@ def told_by(look, **more):
     warden = Warden(TABLE, look=look, name_of=more.pop("name_of", lambda _oid: TABLE.qualified_name),
                     changed=tell, renewed=tell, interval_s=0, **more)  # fmt: skip
     warden.start()
-    assert said.wait(10)
+    assert said.wait(120)
     warden.join()
     return heard[0]
 
@@ -112,7 +112,7 @@ def test_it_waits_out_an_outage_and_names_the_new_name() -> None:
 
     warden = Warden(TABLE, look=look, name_of=lambda _oid: "public.purchases", changed=changed, interval_s=0)
     warden.start()
-    assert said.wait(10)
+    assert said.wait(120)
     warden.join()
     assert "is now called public.purchases" in str(heard[0])
     assert "table.name" in heard[0].remedy
