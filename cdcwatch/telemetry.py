@@ -1,4 +1,4 @@
-"""Metrics, health, and the log. One place for every metric's name and unit.
+"""Metrics and the log. One place for every metric's name and unit.
 
 https://prometheus.io/docs/practices/naming/
 """
@@ -10,14 +10,11 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from cdcwatch.errors import ConfigurationError
 from cdcwatch.instant import from_unix_us
 from cdcwatch.wording import counted
 
@@ -130,59 +127,6 @@ class Metrics:
     def database_lost(self, error: CdcwatchError) -> None:  # noqa: ARG002
         """A closing connection broke or could not be made."""
         self._close_reconnects.inc()
-
-
-class TelemetryServer:
-    """`/metrics`, `/healthz` and `/readyz`, read-only, on a thread of its own. `listen` empty: no port."""
-
-    def __init__(self, listen: str, metrics: Metrics, readiness: Callable[[], dict[str, Any]]) -> None:
-        """ConfigurationError when the address can't be listened on."""
-        self._server: ThreadingHTTPServer | None = None
-        if not listen:
-            return
-        host, _, port = listen.rpartition(":")
-        try:
-            self._server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), _handler(metrics, readiness))  # noqa: S104
-        except OSError as error:
-            raise ConfigurationError(
-                f"telemetry.listen {listen}: {error.strerror}",
-                remedy="is another cdcwatch run on this machine? Choose a free address"
-                " (CDCWATCH_TELEMETRY__LISTEN=127.0.0.1:9465), or an empty text for none",
-            ) from None
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="telemetry", daemon=True).start()
-
-    def close(self) -> None:
-        """Stops listening."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-
-
-def _handler(metrics: Metrics, readiness: Callable[[], dict[str, Any]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))
-            elif self.path == "/healthz":
-                self._answer(200, "text/plain", b"ok\n")
-            elif self.path == "/readyz":
-                state = readiness()
-                self._answer(200 if state["ready"] else 503, "application/json", json.dumps(state).encode())
-            else:
-                self._answer(404, "text/plain", b"/metrics /healthz /readyz\n")
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nobody wants a line a scrape."""
-
-    return Handler
 
 
 class _JsonFormatter(logging.Formatter):

@@ -48,6 +48,8 @@ class AgendaFacts(NamedTuple):
     """The database's clock; None before the first measurement."""
     clock_uncertainty_us: int
     window_end_us: int
+    busy_us: int
+    """Since when, by the monotonic clock, there has always been something due: how long that is."""
 
     @property
     def overdue_us(self) -> int:
@@ -55,6 +57,11 @@ class AgendaFacts(NamedTuple):
         if self.next_deadline_us is None or self.now_us is None:
             return 0
         return max(0, self.now_us - self.next_deadline_us)
+
+    @property
+    def behind_us(self) -> int:
+        """How long the oldest due order has waited for a worker: a deadline long past that just came in has not."""
+        return min(self.overdue_us, self.busy_us)
 
 
 class Agenda:
@@ -72,6 +79,8 @@ class Agenda:
         """The deadline that the leader waits for, in the database's time; None: it waits for anything."""
         self._is_measuring = False
         self._is_stopping = False
+        self._caught_up_us = clock.monotonic_us()
+        """When a worker last found nothing due."""
 
     def __len__(self) -> int:
         with self._lock:
@@ -180,7 +189,14 @@ class Agenda:
                 now_us=database_clock.now_us(monotonic_us) if database_clock.is_known else None,
                 clock_uncertainty_us=database_clock.uncertainty_us,
                 window_end_us=closer.schedule.window_end_us,
+                busy_us=monotonic_us - self._caught_up_us,
             )
+
+    def locked_us(self) -> int:
+        """How long an order has been held by others' locks at most. For health: looks at every order tried again."""
+        with self._lock:
+            since_us = self._closer.locked_since_us
+            return 0 if since_us is None else self._clock.monotonic_us() - since_us
 
     def _work_now(self, limit: int) -> list[Due] | Work | None:
         if self._is_stopping:
@@ -192,7 +208,9 @@ class Agenda:
         if not self._database_clock.is_known:
             return None
         batch = self._closer.take(self._database_clock.now_us(monotonic_us), monotonic_us, limit)
-        if batch and not self._has_leader:
+        if not batch:
+            self._caught_up_us = monotonic_us
+        elif not self._has_leader:
             # The one who leaves to close hands the watch on.
             self._follower_wakes.notify()
         return batch or None

@@ -61,6 +61,8 @@ class _Retry(NamedTuple):
     attempts: int
     at_us: int | None
     """Monotonic; None while it is being tried."""
+    locked_since_us: int | None
+    """Monotonic, since when others' locks hold it; None: its own close was refused."""
 
 
 class Closer:
@@ -82,6 +84,13 @@ class Closer:
     def retrying(self) -> int:
         """Orders that were tried and wait to be tried again."""
         return len(self._retries)
+
+    @property
+    def locked_since_us(self) -> int | None:
+        """Since when, by the monotonic clock, others hold the order that waits longest. Looks at every retry."""
+        return min(
+            (one.locked_since_us for one in self._retries.values() if one.locked_since_us is not None), default=None
+        )
 
     def apply(self, updates: Iterable[Update]) -> int | None:
         """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
@@ -161,7 +170,7 @@ class Closer:
     def _give_back(self, due: Due, before: _Retry | None, monotonic_us: int) -> None:
         if before is not None:
             # Not among first attempts: what failed before may fail again.
-            self._retry(due, before.attempts, monotonic_us)
+            self._retry(before._replace(due=due, at_us=monotonic_us))
         else:
             self.schedule.put_if_absent(*due)
 
@@ -177,12 +186,18 @@ class Closer:
             self._give_back(verdict.due, before, monotonic_us)
         elif verdict.action is Action.RETRY:
             attempts = (before.attempts if before else 0) + 1
-            backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF
-            self._retry(verdict.due, attempts, monotonic_us + backoff.delay_us(attempts, self._random()))
+            is_locked = outcome is Outcome.LOCKED
+            backoff = LOCKED_BACKOFF if is_locked else FAILED_BACKOFF
+            since_us = before.locked_since_us if before is not None else None
+            if since_us is None:
+                since_us = monotonic_us
+            at_us = monotonic_us + backoff.delay_us(attempts, self._random())
+            self._retry(_Retry(verdict.due, attempts, at_us, since_us if is_locked else None))
 
-    def _retry(self, due: Due, attempts: int, at_us: int) -> None:
-        self._retries[due.key] = _Retry(due, attempts, at_us)
-        heappush(self._retry_heap, (at_us, due.key))
+    def _retry(self, retry: _Retry) -> None:
+        self._retries[retry.due.key] = retry
+        if retry.at_us is not None:
+            heappush(self._retry_heap, (retry.at_us, retry.due.key))
         if len(self._retry_heap) > 2 * len(self._retries) + _STALE_RETRIES:
             self._retry_heap = [(known.at_us, key) for key, known in self._retries.items() if known.at_us is not None]
             heapify(self._retry_heap)

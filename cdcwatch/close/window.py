@@ -75,12 +75,23 @@ class Window:
         self._reload_wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdcwatch-window", daemon=True)
         self._last_error = ""
+        self._progress_us = clock.monotonic_us()
         self._stream_lags = stream_lags
 
     @property
     def last_error(self) -> str:
         """Why the table can't be read now; empty when it can."""
         return self._last_error
+
+    @property
+    def progress_monotonic_us(self) -> int:
+        """When it last came through a look or a page."""
+        return self._progress_us
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         """Starts the thread."""
@@ -116,6 +127,7 @@ class Window:
                 else:
                     failures = 0
                     self._last_error = ""
+                    self._progress_us = self._clock.monotonic_us()
                     self._stopping.wait(_LOOK_EVERY_S)
         finally:
             self._table.disconnect()
@@ -172,6 +184,7 @@ class Window:
         after_us, through_us = self._unread
         for chunk in self._table.open_deadlines(after_us, through_us):
             window_end_us = self._agenda.load(chunk)
+            self._progress_us = self._clock.monotonic_us()
             # All before this was read: deadlines without time zone come in the order of their local times.
             last_us = max(NEGATIVE_INFINITY_US, chunk[-1].deadline_us - self._table.disorder_us)
             self._unread = Range(last_us - 1 if last_us > NEGATIVE_INFINITY_US else None, through_us)

@@ -135,6 +135,11 @@ class Workers:
             last_error=next((error for error in self._errors if error), ""),
         )
 
+    @property
+    def are_alive(self) -> bool:
+        """Whether every thread runs."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def _run(self, number: int) -> None:
         table = self._make_table()
         failures = stalls = 0

@@ -6,6 +6,7 @@ The reader never waits here: it asks `is_full` and stops reading, so that its st
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,13 @@ _EVENT_OVERHEAD_BYTES = 250
 class Outbox:
     """Shared by the reader's thread and the publisher's."""
 
-    def __init__(self, limit_bytes: int, on_flush: Callable[[], None]) -> None:
+    def __init__(
+        self, limit_bytes: int, on_flush: Callable[[], None], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """`on_flush` is called, from any thread, when `flush_lsn` has advanced or nothing more will be offered."""
+        self._now_s = now_s
+        self._offered_s: deque[float] = deque()  # of each of the unacknowledged
+        self._acknowledged_s: float | None = None
         self._limit_bytes = limit_bytes
         self._on_flush = on_flush
         self._changed = threading.Condition()
@@ -74,6 +80,18 @@ class Outbox:
         with self._changed:
             return sum(len(batch.events) for batch in self._unacknowledged)
 
+    @property
+    def oldest_age_s(self) -> float:
+        """For how long the oldest of what is in flight has been; 0 when nothing is."""
+        with self._changed:
+            return self._now_s() - self._offered_s[0] if self._offered_s else 0.0
+
+    @property
+    def acknowledged_age_s(self) -> float | None:
+        """Since something became durable; None: nothing did yet."""
+        with self._changed:
+            return None if self._acknowledged_s is None else self._now_s() - self._acknowledged_s
+
     def offer(self, events: Sequence[Event], progress: Progress) -> None:
         """From the reader: events in stream order and the position after them."""
         size_bytes = sum(len(event.value) for event in events) + len(events) * _EVENT_OVERHEAD_BYTES
@@ -81,6 +99,7 @@ class Outbox:
             sequence = self._watermark.hand_over(len(events) + 1)
             self._watermark.mark(progress.position.end_lsn)
             self._unacknowledged.append(Batch(events, progress, sequence, size_bytes))
+            self._offered_s.append(self._now_s())
             self._size_bytes += size_bytes
             self.event_count += len(events)
             self._changed.notify()
@@ -110,6 +129,8 @@ class Outbox:
             low = self._watermark.low
             while self._unacknowledged and self._unacknowledged[0].sequence.stop <= low:
                 batch = self._unacknowledged.popleft()
+                self._offered_s.popleft()
+                self._acknowledged_s = self._now_s()
                 self._size_bytes -= batch.size_bytes
                 self._durable = batch.progress.position
                 self._published -= 1

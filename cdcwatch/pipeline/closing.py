@@ -11,9 +11,10 @@ from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
-from cdcwatch.close.workers import CloseObserver, Workers, WorkersHealth
+from cdcwatch.close.workers import CloseObserver, Workers
 from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
 from cdcwatch.instant import NEGATIVE_INFINITY_US, from_unix_us
+from cdcwatch.pipeline.readiness import CloserSigns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,6 @@ _WINDOW_ANSWER_TIMEOUT_S: Final = 60.0  # a page is a scan of up to 20,000 rows,
 _CLOSE_ANSWER_TIMEOUT_S: Final = 15.0
 _ALSO_ANSWER_TIMEOUT_S: Final = 120.0
 """With SQL of the user's own in the transaction: giving it up rolls it back and tries it whole again."""
-# Longer than a batch takes, with `also` and triggers, on a busy server.
-_STUCK_US: Final = 5_000_000
 
 
 class Closing:
@@ -94,27 +93,25 @@ class Closing:
         return self._window.stop(1.0) and ended
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the window is loaded, a worker is connected, and what is due gets closed."""
-        return self._window.ready.is_set() and self._workers.health().connected > 0 and not self._is_stuck
+    def are_threads_alive(self) -> bool:
+        """Whether all of them run, where they were started."""
+        return not self.is_started or (self._workers.are_alive and self._window.is_alive)
 
-    @property
-    def last_error(self) -> str:
-        """Why not; empty when nothing is known to be wrong."""
-        stuck = "nothing due gets closed: the database does not answer" if self._is_stuck else ""
-        return self._workers.health().last_error or self._window.last_error or stuck
-
-    @property
-    def _is_stuck(self) -> bool:
-        return is_stuck(self._workers.health(), self.agenda.facts().overdue_us, self._clock.monotonic_us())
-
-
-def is_stuck(health: WorkersHealth, overdue_us: int, now_us: int) -> bool:
-    """Whether something is due and nothing was done about it for seconds.
-
-    What is with a worker is not overdue on the agenda any more, and idle workers make their rounds meanwhile: then it
-    is the database's last answer that counts.
-    """
-    since_us = health.waiting_since_monotonic_us
-    unanswered = since_us is not None and now_us - max(since_us, health.last_answer_monotonic_us) > _STUCK_US
-    return unanswered or (overdue_us > _STUCK_US and now_us - health.last_progress_monotonic_us > _STUCK_US)
+    def signs(self) -> CloserSigns:
+        """How closing does, for readiness."""
+        now_us, health, facts = self._clock.monotonic_us(), self._workers.health(), self.agenda.facts()
+        owed_us = health.waiting_since_monotonic_us
+        # While others are answered the database works: a long batch is no silence.
+        unanswered_us = 0 if owed_us is None else now_us - max(owed_us, health.last_answer_monotonic_us)
+        return CloserSigns(
+            is_started=self.is_started,
+            is_loaded=self._window.ready.is_set(),
+            is_connected=health.connected > 0,
+            last_error=health.last_error,
+            progress_age_s=(now_us - health.last_progress_monotonic_us) / 1e6,
+            unanswered_s=max(0, unanswered_us) / 1e6,
+            behind_s=facts.behind_us / 1e6,
+            held_up_s=self.agenda.locked_us() / 1e6,
+            window_error=self._window.last_error,
+            window_age_s=(now_us - self._window.progress_monotonic_us) / 1e6,
+        )

@@ -172,6 +172,11 @@ class Follower:
         """Whether the next step would read: if not, readable bytes are no reason to call it."""
         return self._mode() is not _Mode.HOLD
 
+    @property
+    def heard_s(self) -> float:
+        """When the server was last heard, or not listened to on purpose, by the clock of `step`."""
+        return self._heard_s
+
     def _mode(self) -> _Mode:
         state, outbox = self._state, self._outbox
         if state.stopping:

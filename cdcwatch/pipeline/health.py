@@ -1,46 +1,79 @@
-"""What the service looks like from outside: readiness in words, and the gauges."""
+"""What the service looks like from outside: which threads live, readiness in words, and the gauges."""
 
 from __future__ import annotations
 
+import time
+from math import nan
 from typing import TYPE_CHECKING, Any
 
+from cdcwatch.pipeline.readiness import SinkSigns, judge_closer, judge_reader, judge_sink
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdcwatch.deadline.rule import DeadlineRule
     from cdcwatch.handoff.outbox import Outbox
     from cdcwatch.pipeline.closing import Closing
     from cdcwatch.pipeline.publisher import Publisher
     from cdcwatch.pipeline.reader import Reader
+    from cdcwatch.pipeline.readiness import Part
     from cdcwatch.telemetry import Metrics
 
 
 class Health:
     """Filled in as the parts are made. Read from any thread."""
 
-    def __init__(self, *, closes: bool) -> None:
-        self._closes = closes
+    def __init__(self, outbox: Outbox, *, closes: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._outbox, self._closes, self._now_s = outbox, closes, now_s
         self.reader: Reader | None = None
         self.publisher: Publisher | None = None
         self.closing: Closing | None = None
         self.rule: DeadlineRule | None = None
+        self.is_stopping = False
+        """Threads end then as they should."""
 
     def readiness(self) -> dict[str, Any]:
-        """`ready`, and the state of each part: 200 once the stream is read and the sink and the closer work."""
-        reader, publisher, closing = self.reader, self.publisher, self.closing
-        streams = reader is not None and reader.is_streaming
-        is_open = publisher is not None and publisher.is_open
-        closes = closing is not None and closing.is_ready
-        parts = {
-            "reader": "streaming" if streams else "waiting for the slot or the sink",
-            "sink": "open" if is_open else (publisher and publisher.last_error) or "not open",
+        """`ready`, and of each part whether it is, why not, and the age of its last progress."""
+        parts = self._parts()
+        return {
+            "ready": all(part.ready for part in parts.values()),
+            **{name: part.document() for name, part in parts.items()},
         }
-        if self._closes:
-            waiting = (closing and closing.last_error) or "loading the window or waiting for the database"
-            parts["closer"] = "working" if closes else waiting
-        return {"ready": streams and is_open and (closes or not self._closes), **parts}
 
-    def export(self, metrics: Metrics, outbox: Outbox) -> None:
+    def liveness(self) -> list[str]:
+        """Threads that have ended and should not have."""
+        if self.is_stopping:
+            return []
+        reader, publisher, closing = self.reader, self.publisher, self.closing
+        alive = {
+            "reader": reader is None or reader.is_alive(),
+            "sink": publisher is None or publisher.is_alive(),
+            "closer": closing is None or closing.are_threads_alive,
+        }
+        return [name for name, lives in alive.items() if not lives]
+
+    def _parts(self) -> dict[str, Part]:
+        parts = {"reader": self._reader_part(), "sink": self._sink_part()}
+        if self._closes:
+            parts["closer"] = self._closer_part()
+        return parts
+
+    def _reader_part(self) -> Part:
+        return judge_reader(self.reader.signs(self._now_s()) if self.reader else None)
+
+    def _sink_part(self) -> Part:
+        publisher, outbox = self.publisher, self._outbox
+        if publisher is None:
+            return judge_sink(None)
+        signs = SinkSigns(publisher.is_open, publisher.last_error or "", outbox.acknowledged_age_s, outbox.oldest_age_s)
+        return judge_sink(signs)
+
+    def _closer_part(self) -> Part:
+        return judge_closer(self.closing.signs() if self.closing else None)
+
+    def export(self, metrics: Metrics) -> None:
         """The gauges."""
-        gauge = metrics.gauge
+        gauge, outbox = metrics.gauge, self._outbox
         gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
         gauge("events_handed_over", "Deadline events derived since the start.", lambda: outbox.event_count)
         gauge("never_due", "Changes that left an open order with the deadline infinity.", self._never_due)
@@ -49,8 +82,22 @@ class Health:
         gauge("confirmed_lsn", "What the server was told, as an integer.", self._confirmed_lsn)
         gauge("reader_reconnects", "Replication connections lost.", self._reconnects)
         gauge("sink_reopens", "Times the sink was opened anew.", self._reopens)
+        self._export_ages(metrics, "reader", self._reader_part)
+        self._export_ages(metrics, "sink", self._sink_part)
         if self._closes:
+            self._export_ages(metrics, "closer", self._closer_part)
             gauge("pending_entries", "Deadlines in memory.", lambda: len(self.closing.agenda) if self.closing else 0)
+
+    @staticmethod
+    def _export_ages(metrics: Metrics, name: str, part: Callable[[], Part]) -> None:
+        def age_s() -> float:
+            found = part().age_s
+            return nan if found is None else found
+
+        metrics.gauge(f"{name}_age_seconds", f"Since the {name}'s last progress.", age_s)
+        if name != "reader":
+            waits = f"How long the oldest piece of the {name}'s work has waited."
+            metrics.gauge(f"{name}_waiting_seconds", waits, lambda: part().waiting_s)
 
     def _never_due(self) -> float:
         return self.rule.never_due_count if self.rule else 0

@@ -15,6 +15,7 @@ from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, Unavaila
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.pipeline.beginning import StartOverError, require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
+from cdcwatch.pipeline.readiness import ReaderSigns
 from cdcwatch.slot.stream import SlotBusyError
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Reader(threading.Thread):
         self._gap: str | None = None
         self._begin_lsn = 0  # where the slot stood when it was taken
         self.reconnect_count = 0
+        self._stepped_s = self._heard_s = time.monotonic()
 
     @property
     def facts(self) -> SlotFacts | None:
@@ -124,6 +126,15 @@ class Reader(threading.Thread):
         """Whether the stream is behind, held up or away."""
         state = self._state
         return self._facts is None or state is None or time.monotonic() - state.caught_up_s > LAG_S
+
+    def signs(self, now_s: float) -> ReaderSigns:
+        """How reading does, for readiness. From any thread; `now_s` by the clock of `step`."""
+        return ReaderSigns(
+            is_streaming=self.is_streaming,
+            has_slot=self._facts is not None,
+            stepped_age_s=now_s - self._stepped_s,
+            heard_age_s=now_s - self._heard_s,
+        )
 
     @property
     def has_dead_letters(self) -> bool:
@@ -180,6 +191,7 @@ class Reader(threading.Thread):
 
         Seconds after which it wants to be called again though nothing arrived; negative: only then. None: it has ended.
         """
+        self._stepped_s = now_s
         try:
             return self._turn(now_s)
         except SlotBusyError as error:
@@ -251,6 +263,7 @@ class Reader(threading.Thread):
     def _follow(self, following: _Following, now_s: float) -> float:
         following.stepped_s = now_s
         wait_s = following.follower.step(now_s)
+        self._heard_s = following.follower.heard_s
         state = following.state
         if wait_s > 0 and following.follower.reads:
             state.caught_up_s = now_s + wait_s  # for as long as it rests there is nothing more

@@ -24,6 +24,7 @@ from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.decode.wal2json import changes_left_out
+from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
@@ -40,7 +41,7 @@ from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.snapshot import orders_of, snapshot_of
 from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
-from cdcwatch.telemetry import Metrics, TelemetryServer
+from cdcwatch.telemetry import Metrics
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Service:
         self._arrivals: Arrivals | None = None
         self._partitions: Partitions | None = None
         self._inquiry = Inquiry(settings)
-        self._health = Health(closes=self._closes)
+        self._health = Health(self._outbox, closes=self._closes)
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Service:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         threading.excepthook = self._thread_died
-        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health.readiness)
+        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health)
         try:
             found = self._surroundings()
             if found is not None and not self._ended.is_set():
@@ -223,7 +224,7 @@ class Service:
             table=(table.oid, table.qualified_name),
         )
         self._health.reader, self._health.closing = self._reader, self._closing
-        self._health.export(self._metrics, self._outbox)
+        self._health.export(self._metrics)
         self._reader.start()
 
     def _stream_lags(self) -> bool:
@@ -368,6 +369,7 @@ class Service:
     def _drain(self) -> None:
         """At most STOP_TIMEOUT_S; NotDurableError when something that was read is not durable by then."""
         give_up_s = time.monotonic() + STOP_TIMEOUT_S
+        self._health.is_stopping = True
         failed = self._error is not None
         if not failed:
             _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")

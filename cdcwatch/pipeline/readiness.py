@@ -1,0 +1,146 @@
+"""Whether reader, sink and closer do their work, judged by the age of what they did last. Pure.
+
+A part is ready while it makes progress or has nothing to do; what it says of itself counts less than what it has done.
+Ages are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+STUCK_S: Final = 10.0
+"""The reader takes a step every second, and a silent server is asked after five."""
+SINK_S: Final = 10.0
+"""A transaction takes milliseconds to a second."""
+UNANSWERED_S: Final = 5.0
+"""Longer than a batch takes, with `also` and triggers, on a busy server."""
+OVERDUE_S: Final = 10.0
+WINDOW_S: Final = 30.0
+"""The window's loader looks every second, and a page of 20,000 rows may come from a cold disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part's state."""
+
+    ready: bool
+    reason: str
+    """One line: what it does, or why it is not ready."""
+    age_s: float | None
+    """Since its last progress; None: there was none yet."""
+    waiting_s: float = 0.0
+    """How long its oldest piece of work has waited."""
+
+    def document(self) -> dict[str, Any]:
+        """As `/readyz` shows it."""
+        age_s = None if self.age_s is None else round(self.age_s, 1)
+        return {"ready": self.ready, "reason": self.reason, "age_s": age_s, "waiting_s": round(self.waiting_s, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSigns:
+    """What is seen of the reader."""
+
+    is_streaming: bool
+    """The slot is ours and the sink has told where to begin."""
+    has_slot: bool
+    stepped_age_s: float
+    """Since its thread last began a step."""
+    heard_age_s: float
+    """Since the server was last heard, or reading rested on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSigns:
+    """What is seen of the publisher and the outbox."""
+
+    is_open: bool
+    last_error: str
+    acknowledged_age_s: float | None
+    oldest_age_s: float
+    """Since the oldest event or position that is not acknowledged was handed over; 0: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloserSigns:
+    """What is seen of the workers, their agenda and the window."""
+
+    is_started: bool
+    is_loaded: bool
+    is_connected: bool
+    last_error: str
+    progress_age_s: float
+    """Since a worker came through a batch, a measurement or an idle slice."""
+    unanswered_s: float
+    """How long the database has owed all workers an answer; 0: it owes none."""
+    behind_s: float
+    """How long the oldest due order has waited for a worker."""
+    held_up_s: float
+    """How long an order has been due that others' locks hold; orders that the table refuses are no concern of ours."""
+    window_error: str
+    window_age_s: float
+    """Since the window's loader came through a look or a page."""
+
+
+def judge_reader(signs: ReaderSigns | None) -> Part:
+    """None: it isn't made yet."""
+    if signs is None:
+        return Part(ready=False, reason="waiting for the database", age_s=None)
+    age_s = signs.heard_age_s
+    if not signs.is_streaming:
+        reason = "waiting for the sink to tell where to begin" if signs.has_slot else "waiting for the slot"
+        return Part(ready=False, reason=reason, age_s=age_s)
+    if signs.stepped_age_s > STUCK_S:
+        return Part(ready=False, reason=f"its thread has been stuck for {signs.stepped_age_s:.0f} s", age_s=age_s)
+    if age_s > STUCK_S:
+        reason = f"nothing came from the server for {age_s:.0f} s: half-open, or decoding what is not ours"
+        return Part(ready=False, reason=reason, age_s=age_s)
+    return Part(ready=True, reason="streaming", age_s=age_s)
+
+
+def judge_sink(signs: SinkSigns | None) -> Part:
+    """None: it isn't made before the slot is ours."""
+    if signs is None:
+        return Part(ready=False, reason="waiting for the slot", age_s=None)
+    age_s, waiting_s = signs.acknowledged_age_s, signs.oldest_age_s
+    if not signs.is_open:
+        return Part(ready=False, reason=signs.last_error or "being opened", age_s=age_s, waiting_s=waiting_s)
+    if waiting_s > SINK_S:
+        reason = f"the oldest event has not been acknowledged for {waiting_s:.0f} s"
+        return Part(ready=False, reason=reason, age_s=age_s, waiting_s=waiting_s)
+    return Part(ready=True, reason="open", age_s=age_s, waiting_s=waiting_s)
+
+
+def judge_closer(signs: CloserSigns | None) -> Part:
+    """None: it isn't made yet."""
+    if signs is None:
+        return Part(ready=False, reason="waiting for the database", age_s=None)
+    waiting_s = max(signs.unanswered_s, signs.behind_s, signs.held_up_s)
+    why_not = _closer_failing(signs)
+    return Part(ready=why_not is None, reason=why_not or "working", age_s=signs.progress_age_s, waiting_s=waiting_s)
+
+
+def _closer_failing(signs: CloserSigns) -> str | None:
+    """The first that holds."""
+    is_idle = signs.progress_age_s > UNANSWERED_S
+    window_s = f"the window has not been read for {signs.window_age_s:.0f} s"
+    reasons = (
+        (not signs.is_started, "waiting for the slot and, at a first start, the read of the table"),
+        (not signs.is_connected, signs.last_error or "connecting to the database"),
+        (not signs.is_loaded, signs.window_error or "loading the window"),
+        (
+            signs.unanswered_s > UNANSWERED_S,
+            f"the database has not answered a close for {signs.unanswered_s:.0f} s",
+        ),
+        (
+            signs.behind_s > (UNANSWERED_S if is_idle else OVERDUE_S),
+            f"the oldest due order has waited for {signs.behind_s:.0f} s",
+        ),
+        (
+            signs.held_up_s > OVERDUE_S,
+            f"an order has been due for {signs.held_up_s:.0f} s and others hold it locked",
+        ),
+        (signs.window_age_s > WINDOW_S, signs.window_error or window_s),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
