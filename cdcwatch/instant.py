@@ -35,6 +35,7 @@ _TEXT = re.compile(
     r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?)( BC)?",
     re.ASCII,
 )
+_TOLD = re.compile(r"(\d{4}|[+-]\d{4,6})(-\d\d-\d\d)T(\d\d:\d\d:\d\d\.\d{6})Z", re.ASCII)
 _DATE = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?", re.ASCII)
 _MINUTE = re.compile(r"(\d{4})-(\d\d)-(\d\d) ([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _LEADING_ONE: Final = 100 * _SECOND_US
@@ -142,6 +143,18 @@ def _minute_text(minute: int) -> str:
     year = date.year + cycles * 400
     year_text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"  # noqa: PLR2004
     return f"{year_text}-{date.month:02d}-{date.day:02d}T{minute_of_day // 60:02d}:{minute_of_day % 60:02d}"
+
+
+def read_instant(text: str) -> int:
+    """The inverse of `format_instant`; ValueError for anything else."""
+    if text in {"infinity", "-infinity"}:
+        return _parse_any(text)
+    match = _TOLD.fullmatch(text)
+    if match is None:
+        raise ValueError("not an instant as events have it")
+    year = int(match[1])
+    era = "" if year > 0 else " BC"
+    return parse_instant(f"{year if year > 0 else 1 - year:04d}{match[2]} {match[3]}+00{era}")
 
 
 def instant_sql(us: int) -> str:

@@ -1,4 +1,11 @@
--- The read of the table with which a new slot begins: its events are published as snapshot events.
+-- Reads of the table: with which a new slot begins, after a gap, on request. Their events are snapshot events.
+
+-- name: patient
+-- The snapshot is kept while the topic is read, longer than a role's limits for idle transactions may allow.
+-- https://www.postgresql.org/docs/current/runtime-config-client.html
+SELECT set_config(name, '0', true)
+  FROM pg_settings
+ WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout');
 
 -- name: visibility
 -- What this snapshot shows: transactions it sees are in it, the others come with the stream. The LSN is taken after the
@@ -17,3 +24,9 @@ SELECT pg_snapshot_xmin(shown)::text::bigint,
 SELECT {key_texts}, {deadline}, {status}, {version}
   FROM {table}
  WHERE {is_open} AND {column} IS NOT NULL AND {column} < 'infinity' AND {is_wanted};
+
+-- name: rows_of_keys
+-- The rows that orders of the topic have, which the read didn't show open.
+SELECT {key_texts}, {deadline}, {status}, {version}
+  FROM {table}
+  JOIN unnest({key_arrays}) AS wanted ({wanted}) ON {same_key};

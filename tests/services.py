@@ -168,10 +168,10 @@ def _drop_slots(connection: psycopg.Connection[Any], database: str) -> bool:
 
 
 @contextmanager
-def fresh_topic(kafka: Kafka, *, partitions: int = 3) -> Iterator[str]:
+def fresh_topic(kafka: Kafka, *, partitions: int = 3, config: dict[str, str] | None = None) -> Iterator[str]:
     """A new topic, deleted afterwards."""
     name = f"test.{uuid.uuid4().hex[:12]}"
-    create_topic(kafka, name, partitions=partitions)
+    create_topic(kafka, name, partitions=partitions, config=config)
     try:
         yield name
     finally:

@@ -11,8 +11,10 @@ _EXAMPLES: Final = {
     "run": [
         "cdcwatch run -c shop.toml",
         "cdcwatch run --until current    # catch up and end",
-        "cdcwatch run --accept-gap       # a slot was lost: read the table again",
+        "cdcwatch run --accept-gap       # at a gap: read the table again",
     ],
+    "recover": ["cdcwatch recover --dry-run    # what is wrong, and what it would do", "cdcwatch recover --yes"],
+    "snapshot": ["cdcwatch snapshot -c shop.toml    # run must be stopped"],
     "pending": ["cdcwatch pending", "cdcwatch pending -n 5 --json"],
     "events": [
         "cdcwatch events --follow",

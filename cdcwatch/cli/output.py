@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
+import typer
+
+from cdcwatch.errors import ConfigurationError
 
 _COLOURS: Final = {"ok": "32", "warn": "33", "fail": "31"}
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -18,6 +21,19 @@ _USUAL_COLUMNS: Final = 80
 def print_json(value: Any) -> None:
     """One indented document."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def ask(question: str, verb: str, *, yes: bool) -> None:
+    """Goes on when the answer is yes; exit 1 on no, exit 2 when nobody answers."""
+    if yes:
+        return
+    try:
+        is_sure = typer.confirm(question)
+    except typer.Abort:
+        raise ConfigurationError(f"nobody answered whether to {verb}", remedy="pass --yes") from None
+    if not is_sure:
+        print("nothing was changed")
+        raise typer.Exit(1)
 
 
 def coloured(text: str, state: str) -> str:

@@ -5,13 +5,18 @@ import os
 import signal
 from enum import StrEnum
 from types import FrameType
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
 from cdcwatch.errors import ConfigurationError
 from cdcwatch.lsn import parse_lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.pipeline.service import Service
 
 NOT_DURABLE_EXIT: Final = 4
 
@@ -44,23 +49,29 @@ def run(
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
     until_lsn = _parsed(until)
-    from cdcwatch.pipeline.beginning import StartOverError
     from cdcwatch.pipeline.service import Service, require_built
-    from cdcwatch.telemetry import configure_log
 
     require_built(settings, role)
-    configure_log(settings.telemetry.log_format, level=logging.DEBUG if debug else logging.INFO)
-
-    def made() -> Service:
-        return Service(
+    serve(
+        lambda: Service(
             settings,
             closes=role is Role.ALL,
             until_lsn=until_lsn,
             until_current=until == "current",
             accept_gap=accept_gap,
             announce_ready=lambda: print("READY", flush=True),
-        )
+        ),
+        log_format=settings.telemetry.log_format,
+        debug=debug,
+    )
 
+
+def serve(made: "Callable[[], Service]", *, log_format: str, debug: bool) -> None:
+    """Runs a service until it ends, with what signals mean to it; begins anew where it says so."""
+    from cdcwatch.pipeline.beginning import StartOverError
+    from cdcwatch.telemetry import configure_log
+
+    configure_log(log_format, level=logging.DEBUG if debug else logging.INFO)
     service = made()
     stops = 0
 

@@ -12,7 +12,7 @@ from cdcwatch.cli import slot_peek, slot_state
 from cdcwatch.cli.check import print_checks
 from cdcwatch.cli.examples import examples
 from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
-from cdcwatch.cli.output import bytes_text, duration_text
+from cdcwatch.cli.output import ask, bytes_text, duration_text
 from cdcwatch.errors import CheckFailedError, ConfigurationError, NotDurableError
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ def advance(
     print(f"slot {found.name} would move from {found.confirmed_flush_lsn} to {format_lsn(target_lsn)} and skip:")
     _print_loss(settings, found, target_lsn)
     print(f"  {_UNTOUCHED} `run --accept-gap`; then what is overdue is closed first.")
-    _ask("Move it?", "move", yes=yes)
+    ask("Move it?", "move the slot", yes=yes)
     print(f"slot {found.name} stands at {advance_slot(settings, target_lsn)}")
     if settings.sink.kind == "kafka":
         print(
             "Where the topic holds progress of this slot, the slot is beyond it now: `cdcwatch run`\n"
             "stops with a gap. The way on is `cdcwatch run --accept-gap`: it reads the table and\n"
-            "publishes all open orders as snapshot events."
+            "publishes what the topic lacks as snapshot events."
         )
 
 
@@ -206,7 +206,7 @@ def drop(
         )
         _print_loss(settings, found, None)
         print(f"  {_UNTOUCHED} `slot create` and\n  `run --accept-gap`; then what is overdue is closed first.")
-        _ask("Drop it?", "drop", yes=False)
+        ask("Drop it?", "drop the slot", yes=False)
     drop_slot(settings)
     print(f"dropped slot {found.name}")
     if found.plugin == "pgoutput":
@@ -236,19 +236,6 @@ def _print_skipped(lost: "Skipped") -> None:
     print(f"  events never published  {lost.events.total()}{more}{f' ({events})' if events else ''}")
     print(f"  open deadlines          {lost.live_orders}{more} that the topic would not learn")
     print(f"  ended deadlines         {lost.ended_orders}{more} that the topic would take for open")
-
-
-def _ask(question: str, verb: str, *, yes: bool) -> None:
-    """Goes on when the answer is yes; exit 1 on no, exit 2 when nobody answers."""
-    if yes:
-        return
-    try:
-        is_sure = typer.confirm(question)
-    except typer.Abort:
-        raise ConfigurationError(f"nobody answered whether to {verb} the slot", remedy="pass --yes") from None
-    if not is_sure:
-        print("nothing was changed")
-        raise typer.Exit(1)
 
 
 @contextmanager

@@ -45,6 +45,39 @@ class DeadLetter(Event):
         return text.encode()
 
 
+class Gap(NamedTuple):
+    """A part of the stream that is missing from the topic."""
+
+    reason: str
+    from_lsn: int | None
+    """What the topic tells is complete up to there; None where nobody knows."""
+    to_lsn: int
+    """And from there on again."""
+
+    @property
+    def data(self) -> dict[str, str | None]:
+        """As its event has it."""
+        from_text = None if self.from_lsn is None else format_lsn(self.from_lsn)
+        return {"reason": self.reason, "from_lsn": from_text, "to_lsn": format_lsn(self.to_lsn)}
+
+
+GAP_TYPE: Final = "stream.gap"
+NO_ORDER: Final = b"\0"
+"""Begins the Kafka keys of records that are about no order: no text of PostgreSQL holds this byte."""
+
+
+class GapEvent(Event):
+    """Goes to every partition under a key that no order has: compacted topics take no record without a key."""
+
+    __slots__ = ()
+
+    @property
+    def record_key(self) -> bytes:
+        """Its Kafka key."""
+        text: str = orjson.loads(self.value)["id"]
+        return NO_ORDER + text.encode()
+
+
 class Stamp(NamedTuple):
     """What the events of one transaction share: the constant parts of their JSON, in order."""
 
@@ -124,7 +157,8 @@ class EventEncoder:
     def __init__(self, table: WatchedTable, *, system_identifier: str, database: str, slot: str = "") -> None:
         """`slot`: named in dead letters."""
         self._slot = slot
-        source = _quoted(f"cdcwatch:{system_identifier}/{database}/{table.qualified_name}")
+        self.source = source_of(system_identifier, database, table.qualified_name)
+        source = _quoted(self.source)
         self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
         self._columns = [_quoted(column.name) for column in table.key]
         self._key_head = f"{{{self._columns[0]}:"
@@ -152,6 +186,23 @@ class EventEncoder:
     def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of a TRUNCATE: no key, `subject` `*`."""
         return Event(None, self._value(ordinal, '"*"', "null", derived, stamp))
+
+    def gap(self, gap: Gap, lsn: int, time_us: int) -> GapEvent:
+        """The event of a gap, told with a read of the table at `lsn` and `time_us`."""
+        return GapEvent(
+            None,
+            orjson.dumps(
+                {
+                    "specversion": "1.0",
+                    "id": f"gap-{format_lsn(lsn)}",
+                    "source": self.source,
+                    "type": GAP_TYPE,
+                    "subject": "*",
+                    "time": format_instant(time_us),
+                    "data": {"key": None, **gap.data, "commit_lsn": format_lsn(lsn), "snapshot": True},
+                }
+            ),
+        )
 
     def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> DeadLetter:
         """The record: where the change stands, why it can't be understood, and its bytes, bounded."""
@@ -196,6 +247,11 @@ class EventEncoder:
             f',"deadline":{deadline},"previous_deadline":{previous},{reason_part}'
             f'"status":{status},"version":{version}{tail}'
         ).encode()
+
+
+def source_of(system_identifier: str, database: str, table: str) -> str:
+    """The CloudEvents source of a table's events."""
+    return f"cdcwatch:{system_identifier}/{database}/{table}"
 
 
 def for_partition(value: bytes, partition: int) -> bytes:

@@ -26,6 +26,7 @@ _new = tuple.__new__  # what a NamedTuple's own constructor comes to, in half th
 REASON_DELETED = "deleted"
 REASON_TRUNCATED = "truncated"
 REASON_CLEARED = "deadline_cleared"
+REASON_VANISHED = "vanished"
 
 
 class Derived(NamedTuple):
@@ -86,6 +87,17 @@ class DeadlineRule:
             return Derived(CANCELLED, None, None, REASON_DELETED)
         was = self.was_live_us(old)
         return None if was is None else Derived(CANCELLED, None, was, REASON_DELETED)
+
+    def restated(self, told_us: int | None, new: Row) -> Derived | None:
+        """A row of a read of the table that is live; `told_us`: the live deadline that subscribers know, if any."""
+        live_us = self.was_live_us(new)
+        if live_us is None or live_us == told_us:
+            return None
+        return Derived(SCHEDULED if told_us is None else MOVED, new, told_us)
+
+    def vanished(self, told_us: int, new: Row | None) -> Derived:
+        """An order that subscribers take for live and that is not; `new`: its row, where there still is one."""
+        return Derived(CANCELLED, None, told_us, REASON_VANISHED) if new is None else self._ended(new, told_us)
 
     def truncated(self) -> Derived:
         """Every row is gone; which ones is not logged."""

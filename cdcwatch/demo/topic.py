@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from cdcwatch.deadline.event import NO_ORDER
 from cdcwatch.demo.order import OrderEvent
 from cdcwatch.handoff.client import client_configuration, explain_kafka_exception, made_client, partition_count
 
@@ -113,6 +114,8 @@ class TopicReader:
                 self._end_seen[partition] = offset
             return
         key, value = message.key(), message.value() or b""
+        if isinstance(key, bytes) and key.startswith(NO_ORDER):
+            return
         try:
             event = OrderEvent.read(value if isinstance(value, bytes) else value.encode(), partition)
             is_sound = key == str(event.order_id).encode()

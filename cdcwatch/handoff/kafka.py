@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, for_partition
+from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, GapEvent, for_partition
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.client import (
     client_configuration,
@@ -27,12 +27,14 @@ from cdcwatch.handoff.client import (
 )
 from cdcwatch.handoff.dead_letters import dead_topic, require_dead_topic
 from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
+from cdcwatch.handoff.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.sink import Batch
+    from cdcwatch.handoff.told import Told
     from cdcwatch.settings import KafkaSettings
 
 _HEADERS: Final[list[tuple[str, str | bytes | None]]] = [("content-type", CONTENT_TYPE)]
@@ -89,8 +91,9 @@ class _KafkaSink:
             self._send(self._dead_topic, event.value, event.id, -1, on_delivery)
             return
         self._partitions = partition_count(self._running(), self._topic) or self._partitions  # some may have been added
+        key = event.record_key if isinstance(event, GapEvent) else None
         for partition in range(self._partitions):
-            self._send(self._topic, for_partition(event.value, partition), None, partition, on_delivery)
+            self._send(self._topic, for_partition(event.value, partition), key, partition, on_delivery)
 
     def _send(
         self,
@@ -111,6 +114,11 @@ class _KafkaSink:
                 producer.poll(_BUFFER_WAIT_S)
             else:
                 return
+
+    def survey(self, made: Callable[[int], Told]) -> Told:
+        """Reads the topic to its end."""
+        self._partitions = partition_count(self._running(), self._topic) or self._partitions
+        return survey(self._settings, made(self._partitions))
 
     def _running(self) -> Producer:
         if self._producer is None:

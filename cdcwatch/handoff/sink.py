@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from cdcwatch.errors import PreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
+    from cdcwatch.handoff.told import Told
 
 
 class FencedError(PreconditionError):
@@ -48,6 +49,10 @@ class Sink(Protocol):
         """Hands the events over, in order. Some sinks return when they are durable, others at once."""
         ...
 
+    def survey(self, made: Callable[[int], Told]) -> Told:
+        """What subscribers know of every order now, nobody else writing; `made` gets the count of partitions."""
+        ...
+
     def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:
         """All of the events and the progress record, durable on return, or none of them; returns how many."""
         ...
@@ -80,6 +85,10 @@ class NoSink:
     def publish(self, batches: Sequence[Batch]) -> None:
         """Drops them."""
         self._acknowledged += [batch.sequence for batch in batches]
+
+    def survey(self, made: Callable[[int], Told]) -> Told:
+        """Nobody knows of any."""
+        return made(0)
 
     def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:  # noqa: ARG002
         """Counts them."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from cdcwatch.deadline.event import NO_ORDER
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.client import (
     HARMLESS,
@@ -48,6 +49,11 @@ class Record:
     value: bytes
     key: bytes | None = None
     """None: about the whole table."""
+
+    @property
+    def is_about_all(self) -> bool:
+        """A TRUNCATE or a gap: about no single order."""
+        return self.key is None or self.key.startswith(NO_ORDER)
 
 
 class TopicTail:
@@ -116,11 +122,11 @@ class TopicTail:
         while True:
             span = min(span, scan_records)
             start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
-            found = [record for record in self._until_end(start) if record.key is None or record.key == key]
+            found = [record for record in self._until_end(start) if record.is_about_all or record.key == key]
             is_all = span >= scan_records or all(at == self._low[partition] for partition, at in start.items())
-            if is_all or sum(record.key is not None for record in found) >= count:
+            if is_all or sum(not record.is_about_all for record in found) >= count:
                 found.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-                own = {record.partition for record in found if record.key is not None}
+                own = {record.partition for record in found if not record.is_about_all}
                 own = own or {min((record.partition for record in found), default=0)}
                 return [record for record in found if record.partition in own][-count:]
             span *= 8

@@ -46,7 +46,7 @@ def require_readable(status: SlotStatus) -> None:
     if status.is_lost:
         raise PreconditionError(
             f"slot {status.name} is lost: its changes can't be read any more",
-            remedy="cdcwatch slot drop, then cdcwatch slot create, then cdcwatch run --accept-gap",
+            remedy="cdcwatch recover; or cdcwatch slot drop, when nobody needs it",
         )
     if status.active:
         refused = active(status)

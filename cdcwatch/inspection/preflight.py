@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.inspection.changes import options_of
+from cdcwatch.inspection.gap import gap_check
 from cdcwatch.slot.check import Check, failed
 from cdcwatch.slot.preflight import preflight
 
@@ -20,6 +21,8 @@ def all_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:
     try:
         with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
             checks = preflight(connection, settings, options_of(settings))
+        gap = gap_check(settings)
+        checks += [gap] if gap is not None else []
     except CdcwatchError as caught:
         error, checks = caught, [failed("database", caught)]
     return [*checks, *broker_checks(settings)], error

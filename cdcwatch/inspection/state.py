@@ -94,7 +94,13 @@ class Watcher:
         topic = self._topic(status) if with_topic and self._settings.sink.kind == "kafka" else None
         found = alarms(status, rate, self._thresholds)
         if topic is not None and topic.gap is not None and not status.is_lost:
-            found.append(Alarm("gap", topic.gap, "cdcwatch run --accept-gap reads the table again (docs/runbook.md)"))
+            found.append(
+                Alarm(
+                    "gap",
+                    topic.gap,
+                    "cdcwatch recover, or cdcwatch run --accept-gap, reads the table again (docs/runbook.md)",
+                )
+            )
         return SlotState(status, rate, topic, tuple(found))
 
     def _topic(self, status: SlotStatus) -> TopicProgress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import CdcwatchError, PreconditionError
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
     from cdcwatch.handoff.progress import Origin, Progress
     from cdcwatch.slot.stream import SlotFacts
+
+REMEDY: Final = (
+    "cdcwatch run --accept-gap reads the table again and publishes what the topic lacks as snapshot events;"
+    " cdcwatch recover does the same and ends"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +42,16 @@ def where_to_begin(
     is_exact: bool,
     accept_gap: bool,
     server_lsn: Callable[[], int],
-    publish_snapshot: Callable[[], Progress],
+    publish_snapshot: Callable[[Progress | None, str | None], Progress],
+    reads_again: bool = False,
 ) -> Progress:
     """What the stream is to be taken for read through, and its snapshot mark.
 
     `progress` is what the sink's record says, `is_exact` whether that record is written in one piece with its events.
-    PreconditionError when events may be missing, unless `accept_gap`; then, as at a first start, the table is read.
+    PreconditionError when events may be missing, unless `accept_gap`; then, as at a first start and where `reads_again`
+    says so, the table is read: `publish_snapshot` gets the record and the reason of the gap, if there is one.
     """
+    gap = None
     try:
         # Asked after the record was read: the process before us may have written it a moment ago.
         require_no_gap(facts, progress, origin, server_lsn=server_lsn() if progress else 0)
@@ -51,9 +59,9 @@ def where_to_begin(
         if not accept_gap:
             raise
         _log.warning("gap accepted: %s", error)
-        progress = None
-    if progress is None:
-        progress = publish_snapshot()
+        gap = str(error)
+    if progress is None or gap is not None or reads_again:
+        progress = publish_snapshot(progress, gap)
     if is_exact:
         return replace(progress, origin=origin)
     # The topic may hold less than the record says where progress and events are not one piece.
@@ -69,12 +77,12 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
     """
     if progress is None:
         return
-    remedy = "cdcwatch run --accept-gap reads the table again and publishes its open orders as snapshot events"
+    remedy = REMEDY
     if progress.gap is not None:
         raise PreconditionError(f"events may be missing: {progress.gap}", remedy=remedy)
     if progress.origin.system_identifier != origin.system_identifier:
         raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
-    if progress.origin.timeline != origin.timeline:
+    if progress.origin.timeline != origin.timeline and not descends_from(facts, progress):
         raise PreconditionError(
             f"the topic's progress is of timeline {progress.origin.timeline}, and the server is on {origin.timeline}:"
             " it was promoted or restored, and may lack what the topic holds",
@@ -105,3 +113,18 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
             f" ({format_lsn(progress.position.end_lsn)}): changes between the two are lost to it",
             remedy=remedy,
         )
+
+
+def descends_from(facts: SlotFacts, progress: Progress) -> bool:
+    """Whether the server's timeline holds all that the topic tells: it left the record's at or after that position.
+
+    A standby that was promoted with all of it, and with the slot, goes on as the old primary would have.
+    https://www.postgresql.org/docs/current/protocol-replication.html#PROTOCOL-REPLICATION-TIMELINE-HISTORY
+    """
+    left_lsn = dict(facts.ancestry).get(progress.origin.timeline)
+    if left_lsn is None:
+        return False
+    position, mark = progress.position, progress.snapshot
+    # A transaction that the topic holds a part of begins its commit record before that: records are whole.
+    reached = [position.end_lsn, position.commit_lsn + 1 if position.commit_lsn else 0, mark.lsn if mark else 0]
+    return max(reached) <= left_lsn

@@ -90,14 +90,15 @@ class Reader(threading.Thread):
         until_lsn: int | None = None,
         arrivals: Arrivals | None = None,
         table: tuple[int, str] = (0, ""),
+        stands_by: bool = True,
     ) -> None:
-        """`table`: OID and name, for the progress record."""
+        """`table`: OID and name, for the progress record. `stands_by`: waits while another process has the slot."""
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
         self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
         self._acquired, self._reached, self._failed = acquired, reached, failed
-        self._until_lsn, self._arrivals, self._table = until_lsn, arrivals, table
+        self._until_lsn, self._arrivals, self._table, self._stands_by = until_lsn, arrivals, table, stands_by
         self._state: ReadingState | None = None
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
@@ -195,6 +196,9 @@ class Reader(threading.Thread):
         try:
             return self._turn(now_s)
         except SlotBusyError as error:
+            if not self._stands_by:
+                self._failed(PreconditionError(str(error), remedy="end that process first: SIGTERM lets it drain"))
+                return None
             if self._announced != error.holder:
                 self._announced = error.holder
                 _log.warning("standby: %s", error)

@@ -38,6 +38,7 @@ from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
+from cdcwatch.pipeline.reconciliation import publish_reconciled
 from cdcwatch.pipeline.snapshot import orders_of, snapshot_of
 from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
 from cdcwatch.slot.stream import PostgresSlot
@@ -74,11 +75,17 @@ class Service:
         until_lsn: int | None = None,
         until_current: bool = False,
         accept_gap: bool = False,
+        reads_again: bool = False,
+        stands_by: bool = True,
         announce_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`until_lsn`: ends by itself once everything up to there is confirmed; `until_current`: up to now."""
-        self._settings, self._accept_gap = settings, accept_gap
-        self._until_lsn, self._until_current = until_lsn, until_current
+        """`until_lsn`: ends by itself once everything up to there is confirmed; `until_current`: up to now.
+
+        `reads_again`: the table is read before the stream goes on, though nothing is missing. `stands_by`: waits while
+        another process has the slot.
+        """
+        self._settings, self._accept_gap, self._reads_again = settings, accept_gap, reads_again
+        self._until_lsn, self._until_current, self._stands_by = until_lsn, until_current, stands_by
         self._closes = closes and settings.close.action != "none"
         self._announce_ready = announce_ready
         self._metrics = Metrics()
@@ -222,6 +229,7 @@ class Service:
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
             arrivals=self._arrivals,
             table=(table.oid, table.qualified_name),
+            stands_by=self._stands_by,
         )
         self._health.reader, self._health.closing = self._reader, self._closing
         self._health.export(self._metrics)
@@ -330,7 +338,8 @@ class Service:
             is_exact=sink.is_transactional,
             accept_gap=self._accept_gap,
             server_lsn=self._inquiry.current_lsn,
-            publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin, table),
+            publish_snapshot=lambda before, reason: self._publish_snapshot(sink, facts, origin, table, before, reason),
+            reads_again=self._reads_again,
         )
         if start.snapshot is not None:
             self._forgive_before(start.snapshot.lsn)
@@ -346,17 +355,22 @@ class Service:
         if self._leaves is not None:
             self._leaves.forgive_before(lsn)
 
-    def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin, table: WatchedTable) -> Progress:
-        with snapshot_of(self._settings.postgres.dsn, table, facts.confirmed_flush_lsn) as snapshot:
-            leaves = None if table.leaves is None else tuple(sorted(leaf.oid for leaf in table.leaves))
-            start = Position(end_lsn=facts.confirmed_flush_lsn)
-            progress = Progress(origin, start, snapshot.mark, partitions=leaves)
+    def _publish_snapshot(
+        self,
+        sink: Sink,
+        facts: SlotFacts,
+        origin: Origin,
+        table: WatchedTable,
+        before: Progress | None,
+        reason: str | None,
+    ) -> Progress:
+        with snapshot_of(self._settings.postgres.dsn, table) as snapshot:
             self._forgive_before(snapshot.mark.lsn)
             self._start_closing()
-            events = snapshot.events(DeadlineRule(table), self._encoder(table, origin))
-            count = sink.publish_snapshot(events, progress)
-        _log.info("the table was read: %d open orders are published as snapshot events", count)
-        return progress
+            encoder = self._encoder(table, origin)
+            return publish_reconciled(
+                sink, snapshot, table, encoder, facts=facts, origin=origin, before=before, reason=reason
+            )
 
     def _owns_slot(self) -> bool:
         """Whether the server still has our walsender at the slot."""

@@ -1,4 +1,4 @@
-"""The first read of the table: every open order as a snapshot event, consistent with the stream that follows."""
+"""Reads of the table under one snapshot, consistent with the stream that follows."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from psycopg import sql
 
+from cdcwatch.close.statements import escaped, identifier, raw
 from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import MangledText, connect, translated
-from cdcwatch.deadline.event import Event, Stamp
+from cdcwatch.deadline.event import Stamp
 from cdcwatch.deadline.position import SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Row
 from cdcwatch.handoff.progress import SnapshotMark
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
-from cdcwatch.table import canonical_key
+from cdcwatch.table import canonical_key, key_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    import psycopg
-
-    from cdcwatch.deadline.event import EventEncoder
-    from cdcwatch.table import WatchedTable
+    from cdcwatch.deadline.event import Event, EventEncoder
+    from cdcwatch.table import Key, WatchedTable
 
 _log = logging.getLogger(__name__)
 
@@ -35,22 +35,21 @@ _FETCH_ROWS: Final = 5000
 class Snapshot:
     """A read of the table under one snapshot."""
 
-    def __init__(
-        self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, id_lsn: int | None
-    ) -> None:
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable) -> None:
         self._connection, self._table = connection, table
         row = connection.execute(query("snapshot", "visibility"), binary=True).fetchone()
         if row is None:
             raise RuntimeError("a query without FROM gives a row")
-        xmin, xmax, in_progress, lsn, self._time_us = row
-        self._id_lsn = parse_lsn(lsn) if id_lsn is None else id_lsn
+        xmin, xmax, in_progress, lsn, self.time_us = row
         self.mark = SnapshotMark(parse_lsn(lsn), SnapshotVisibility(xmin, xmax, frozenset(in_progress)))
 
-    def events(
-        self, rule: DeadlineRule, encoder: EventEncoder, partitions: Collection[int] | None = None
-    ) -> Iterator[Event]:
-        """One `deadline.scheduled` an open order, of all or of the partitions with these OIDs."""
-        stamp = Stamp.of_snapshot(self._id_lsn, self._time_us)
+    @property
+    def stamp(self) -> Stamp:
+        """Of its events: no two reads that differ have one LSN."""
+        return Stamp.of_snapshot(self.mark.lsn, self.time_us)
+
+    def open_rows(self, partitions: Collection[int] | None = None) -> Iterator[tuple[Key, Row]]:
+        """The open orders with a deadline that comes, of all or of the partitions with these OIDs."""
         integer, width = self._table.has_integer_key, len(self._table.key)
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
@@ -61,23 +60,44 @@ class Snapshot:
                 if any(isinstance(text, MangledText) for text in key):
                     left_out += 1
                     continue
-                row = Row(deadline_us, status, version)
-                derived = rule.inserted(row, rule.live_us(row))
-                if derived is not None:
-                    yield encoder.snapshot(canonical_key(key[:width], integer=integer), derived, stamp)
+                yield canonical_key(key[:width], integer=integer), Row(deadline_us, status, version)
         if left_out:
             _log.warning("%d open orders have a key that is no UTF-8: the topic can't tell of them", left_out)
 
+    def events(
+        self, rule: DeadlineRule, encoder: EventEncoder, partitions: Collection[int] | None = None
+    ) -> Iterator[Event]:
+        """One `deadline.scheduled` an open order, of all or of the partitions with these OIDs."""
+        stamp = self.stamp
+        for key, row in self.open_rows(partitions):
+            derived = rule.inserted(row, rule.live_us(row))
+            if derived is not None:
+                yield encoder.snapshot(key, derived, stamp)
+
+    def rows_of(self, keys: Sequence[Key]) -> dict[Key, Row]:
+        """The rows that these orders have, open or not. A key that the columns' types don't take has none."""
+        columns = len(self._table.key)
+        try:
+            texts = [key_texts(key, columns) for key in keys]
+            parameters = {f"key_{at}": list(column) for at, column in enumerate(zip(*texts, strict=True), 1)}
+            with self._connection.transaction(), self._connection.cursor(binary=True) as cursor:
+                found = cursor.execute(rows_of_keys(self._table), parameters).fetchall()
+        except (psycopg.DataError, ValueError):
+            if len(keys) == 1:
+                return {}
+            half = len(keys) // 2
+            return {**self.rows_of(keys[:half]), **self.rows_of(keys[half:])}
+        integer = self._table.has_integer_key
+        return {canonical_key(row[:columns], integer=integer): Row(*row[columns:]) for row in found}
+
 
 @contextmanager
-def snapshot_of(dsn: str, table: WatchedTable, id_lsn: int | None = None) -> Iterator[Snapshot]:
-    """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError.
-
-    `id_lsn` stands in the ids: a position that a second try has too, so that it gives the same ids; None: its own.
-    """
+def snapshot_of(dsn: str, table: WatchedTable) -> Iterator[Snapshot]:
+    """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError."""
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield Snapshot(connection, table, id_lsn)
+        connection.execute(query("snapshot", "patient"))
+        yield Snapshot(connection, table)
 
 
 @contextmanager
@@ -92,14 +112,9 @@ def orders_of(
 def open_rows(table: WatchedTable, partitions: Collection[int] | None = None) -> sql.Composed:
     """The query for every open row that has a deadline, of the partitions with these OIDs alone where there are any."""
     deadline = sql.Identifier(table.deadline.name)
-    nothing = sql.SQL("NULL")
     return sql.SQL(query("snapshot", "open_rows")).format(
-        key_texts=sql.SQL(", ").join(key_text(column, sql.Identifier(column.name)) for column in table.key),
+        **_columns(table),
         column=deadline,
-        deadline=deadline_instant(table, deadline),
-        status=sql.SQL("{}::text").format(sql.Identifier(table.status.name)) if table.status else nothing,
-        version=sql.SQL("{}::bigint").format(sql.Identifier(table.version.name)) if table.version else nothing,
-        table=sql.Identifier(table.schema, table.name),
         is_open=sql.SQL("{} IN ({})").format(
             sql.Identifier(table.status.name), sql.SQL(", ").join(sql.Literal(status) for status in sorted(table.open))
         )
@@ -109,3 +124,33 @@ def open_rows(table: WatchedTable, partitions: Collection[int] | None = None) ->
         if partitions is None
         else sql.SQL("tableoid = ANY ({})").format(sql.Literal(sorted(partitions))),
     )
+
+
+def rows_of_keys(table: WatchedTable) -> str:
+    """The query for the rows of given keys, with the parameters `key_1` …: an array of texts for each key column."""
+    wanted = [sql.SQL(f"_wanted_{at}") for at in range(1, len(table.key) + 1)]
+    composed = sql.SQL(query("snapshot", "rows_of_keys")).format(
+        **_columns(table, identifier),
+        wanted=sql.SQL(", ").join(wanted),
+        key_arrays=sql.SQL(", ").join(
+            sql.SQL("{}::text[]::{}[]").format(sql.SQL(f"%(key_{at})s"), raw(escaped(column.type)))
+            for at, column in enumerate(table.key, 1)
+        ),
+        same_key=sql.SQL(" AND ").join(
+            sql.SQL("{} = {}").format(identifier(column.name), name)
+            for column, name in zip(table.key, wanted, strict=True)
+        ),
+    )
+    return composed.as_string()
+
+
+def _columns(table: WatchedTable, name: Callable[[str], sql.Identifier] = sql.Identifier) -> dict[str, sql.Composable]:
+    """What every read gives of a row, and of which table."""
+    nothing = sql.SQL("NULL")
+    return {
+        "key_texts": sql.SQL(", ").join(key_text(column, name(column.name)) for column in table.key),
+        "deadline": deadline_instant(table, name(table.deadline.name)),
+        "status": sql.SQL("{}::text").format(name(table.status.name)) if table.status else nothing,
+        "version": sql.SQL("{}::bigint").format(name(table.version.name)) if table.version else nothing,
+        "table": sql.SQL("{}.{}").format(name(table.schema), name(table.name)),
+    }

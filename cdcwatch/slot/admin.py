@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdcwatch.settings import Settings
 
 APPLICATION: Final = "cdcwatch slot"
-_LOST_REMEDY: Final = "cdcwatch slot drop, then cdcwatch slot create, then cdcwatch run --accept-gap"
+_LOST_REMEDY: Final = "cdcwatch recover; or cdcwatch slot drop, when nobody needs it"
 
 
 @contextlib.contextmanager
@@ -128,7 +128,10 @@ def require_idle(status: SlotStatus) -> None:
 
 def missing(settings: Settings) -> PreconditionError:
     """There is no slot of that name."""
-    return PreconditionError(f"there is no slot {settings.slot.name}", remedy="make it: cdcwatch slot create")
+    return PreconditionError(
+        f"there is no slot {settings.slot.name}",
+        remedy="make it: cdcwatch slot create; where there was one, cdcwatch recover",
+    )
 
 
 def active(status: SlotStatus) -> PreconditionError:

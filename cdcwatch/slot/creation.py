@@ -59,12 +59,15 @@ class CreatedSlot:
     publication_made: bool = False
 
 
-def plan_slot(settings: Settings, options_of: OptionsOf | None = None) -> Plan:
-    """What `create_slot` would look at first: every check, and the slot when it is there. Changes nothing."""
+def plan_slot(settings: Settings, options_of: OptionsOf | None = None, *, is_replaced: bool = False) -> Plan:
+    """What `create_slot` would look at first: every check, and the slot when it is there. Changes nothing.
+
+    `is_replaced`: a slot that is there is to be dropped before.
+    """
     with connected(settings) as connection:
         facts = read_all_facts(connection, settings, options_of)
         checks = tuple(_checks(facts))
-        return Plan(checks, facts.slot, () if facts.slot else tuple(_statements(facts)))
+        return Plan(checks, facts.slot, () if facts.slot and not is_replaced else tuple(_statements(facts)))
 
 
 def create_slot(
@@ -86,7 +89,7 @@ def create_slot(
         checks = _checks(facts)
         if facts.slot is not None:
             return CreatedSlot(_same(facts.slot, settings), was_there=True, warnings=_warnings(checks))
-        _require(checks)
+        require_met(checks)
         publication_made = _make(connection, facts, timeout_s, on_waiting)
         made = read_status(connection, settings.slot.name)
     if made is None:
@@ -112,7 +115,8 @@ def _warnings(checks: Sequence[Check]) -> tuple[Check, ...]:
     return tuple(check for check in checks if check.state != "ok" and check.name not in {"plugin", "publication"})
 
 
-def _require(checks: Sequence[Check]) -> None:
+def require_met(checks: Sequence[Check]) -> None:
+    """PreconditionError where one failed."""
     failed = [check for check in checks if check.state == "fail"]
     if len(failed) == 1:
         raise PreconditionError(failed[0].message, remedy=failed[0].remedy)
@@ -133,7 +137,7 @@ def _same(existing: SlotStatus, settings: Settings) -> SlotStatus:
     if existing.is_lost:
         raise PreconditionError(
             f"slot {existing.name} exists and is lost: WAL that it needed is gone",
-            remedy="cdcwatch slot drop, then cdcwatch slot create",
+            remedy="cdcwatch recover; or, where nothing was published, cdcwatch slot drop, then cdcwatch slot create",
         )
     raise PreconditionError(
         f"slot {existing.name} exists already: {existing.plugin or existing.kind}, database {existing.database},"

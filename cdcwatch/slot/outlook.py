@@ -71,7 +71,7 @@ def alarms(status: SlotStatus, rate: WalRate, thresholds: Thresholds) -> list[Al
             Alarm(
                 "lost",
                 f"slot {status.name} is lost: WAL that it needed is gone{reason}",
-                "cdcwatch slot drop, then cdcwatch slot create, then cdcwatch run --accept-gap",
+                "cdcwatch recover: a new slot, then what the topic lacks is read from the table",
             )
         ]
     found: list[Alarm] = []

@@ -60,7 +60,7 @@ def slot(facts: Facts) -> Check:
             "slot",
             "fail",
             f"slot {wanted.name} is lost: WAL that it needed is gone ({found.invalidation_reason or 'wal_removed'})",
-            "cdcwatch slot drop, then cdcwatch slot create, then cdcwatch run --accept-gap",
+            "cdcwatch recover",
         )
     return Check("slot", "ok", f"slot {wanted.name}, {found.plugin}, {'active' if found.active else 'not active'}")
 

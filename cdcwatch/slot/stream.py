@@ -73,6 +73,8 @@ class SlotFacts:
     """Where the server's WAL ended."""
     walsender_pid: int = 0
     """The server's process at the other end of this connection."""
+    ancestry: tuple[tuple[int, int], ...] = ()
+    """Earlier timelines of the server's, and the LSN at which each was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +215,12 @@ class ReplicationConnection:
         with translated():
             row = self._connection.execute(query("stream", "slot_facts"), {"slot": slot}).fetchone()
         if row is None:
-            raise PreconditionError(f"there is no slot {slot!r}", remedy="cdcwatch slot create")
+            raise _no_slot(slot)
         plugin, slot_database, confirmed, wal_status, timeout_ms = row
         if wal_status == "lost":
             raise PreconditionError(
                 f"the slot {slot!r} is lost: the server removed WAL it still needed",
-                remedy="cdcwatch slot drop --yes && cdcwatch slot create && cdcwatch run --accept-gap",
+                remedy="cdcwatch recover: makes a new slot, then reads the table again for what the topic lacks",
             )
         if slot_database != database:
             raise PreconditionError(
@@ -234,7 +236,20 @@ class ReplicationConnection:
             int(timeout_ms) / 1000,
             parse_lsn(server_lsn),
             self.pid,
+            self._ancestry(int(timeline)),
         )
+
+    def _ancestry(self, timeline: int) -> tuple[tuple[int, int], ...]:
+        """Of a server that was promoted or restored once; empty where its history file is gone."""
+        if timeline == 1:
+            return ()
+        try:
+            row = self._connection.execute(f"TIMELINE_HISTORY {timeline:d}".encode()).fetchone()
+        except psycopg.errors.UndefinedFile:
+            return ()
+        except psycopg.Error as error:
+            raise explain(error) from error
+        return parse_history(row[1]) if row is not None else ()
 
     def start(self, slot: str, options: Mapping[str, str], confirmed_flush_lsn: int) -> ReplicationStream:
         """Begins the stream where the slot stands. SlotBusyError while another process has it."""
@@ -243,7 +258,7 @@ class ReplicationConnection:
         except psycopg.errors.ObjectInUse:
             raise SlotBusyError(slot, self._holder(slot)) from None
         except psycopg.errors.UndefinedObject:
-            raise PreconditionError(f"there is no slot {slot!r}", remedy="cdcwatch slot create") from None
+            raise _no_slot(slot) from None
         except psycopg.Error as error:
             raise explain(error) from error
         return ReplicationStream(self._connection, confirmed_flush_lsn)
@@ -358,3 +373,16 @@ class ReplicationStream:
                 if length == 0:
                     time.sleep(0.001)
         self._connection.close()
+
+
+def _no_slot(slot: str) -> PreconditionError:
+    return PreconditionError(
+        f"there is no slot {slot!r}", remedy="cdcwatch slot create; where there was one, cdcwatch recover"
+    )
+
+
+def parse_history(content: str | bytes) -> tuple[tuple[int, int], ...]:
+    """A timeline history file: lines of a timeline, the LSN at which it was left, and words; `#` begins a comment."""
+    text = content if isinstance(content, str) else bytes(content).decode(errors="replace")
+    lines = [line.split(maxsplit=2) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return tuple((int(timeline), parse_lsn(lsn)) for timeline, lsn, *_ in lines)

@@ -43,7 +43,7 @@ def _watch(world: World, name: str) -> None:
 
 
 def _keys(world: World) -> list[str | None]:
-    return sorted((record.key or "") for record in world.records() if not record.event["data"]["snapshot"])
+    return sorted((record.key or "") for record in world.events() if not record.event["data"]["snapshot"])
 
 
 @pytest.mark.parametrize("how", RENAMED)
@@ -62,7 +62,7 @@ def test_d05_renamed_while_it_streams(world: World, plugin: str, how: str) -> No
     with world.running(*(["--accept-gap"] if plugin == "wal2json" else [])):
         world.connection.execute(INSERT.format(name, 3))  # type: ignore[call-overload]
         world.wait_confirmed()
-    records = world.records()
+    records = world.events()
     assert {record.key for record in records} == {"1", "2", "3"}
     assert (_keys(world) == ["1", "2", "3"]) == (plugin == "pgoutput")
 
@@ -82,7 +82,7 @@ def test_d05_renamed_while_the_process_was_down(world: World, plugin: str, how: 
         assert f"public.orders is now called {name}" in world.log.read_text()
     with world.running(*(["--accept-gap"] if plugin == "wal2json" else [])):
         world.wait_confirmed()
-    assert {record.key for record in world.records()} == {"1", "2", "3"}
+    assert {record.key for record in world.events()} == {"1", "2", "3"}
     assert _keys(world) == (["1", "2", "3"] if plugin == "pgoutput" else ["1"])
     with world.running():  # and the record has the new name
         world.wait_confirmed()

@@ -72,7 +72,7 @@ def test_e06_found_and_remembered(world: World, schema: str, weakened: str, said
         world.wait_confirmed()
     with world.running():
         world.wait_confirmed()
-    assert {record.key for record in world.records()} == {"1", "2"}
+    assert {record.key for record in world.events()} == {"1", "2"}
 
 
 def test_e04_changes_that_vanished_while_nobody_read(world: World, plugin: str) -> None:
@@ -101,6 +101,6 @@ def test_e04_changes_that_vanished_while_nobody_read(world: World, plugin: str) 
         world.wait_confirmed()
     with world.running():
         world.wait_confirmed()
-    told = [(record.key, record.event["type"]) for record in world.records() if record.key == "2"]
+    told = [(record.key, record.event["type"]) for record in world.events() if record.key == "2"]
     assert told[-1] == ("2", "deadline.cancelled")
     assert told.count(("2", "deadline.cancelled")) == 1

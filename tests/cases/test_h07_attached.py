@@ -37,7 +37,7 @@ def _says(world: World, text: str, times: int = 1) -> None:
 def _told(world: World) -> dict[str, list[tuple[str, bool]]]:
     """Key to types and whether each is a snapshot's, in order."""
     told: dict[str, list[tuple[str, bool]]] = {}
-    for record in world.records():
+    for record in world.events():
         event = record.event
         told.setdefault(record.key or "", []).append(
             (event["type"].removeprefix("deadline."), event["data"]["snapshot"])
@@ -75,7 +75,7 @@ def test_h07_the_orders_of_an_attached_table_are_told_once_and_closed(world: Wor
     assert told["103"][-1] == ("cancelled", False)
     assert told["110"] == [("scheduled", False)]
     assert "104" not in told
-    assert len({record.id for record in world.records()}) == len(world.records())
+    assert len({record.id for record in world.events()}) == len(world.events())
 
 
 def test_h07_attached_while_the_process_was_down_and_the_stream_lags(world: World) -> None:
@@ -100,7 +100,7 @@ def test_h07_attached_while_the_process_was_down_and_the_stream_lags(world: Worl
     assert told["103"][-1] == ("cancelled", False)
     assert told["201"] == [("scheduled", False)], "it came with the stream, not with the partition"
     assert told["101"][-1] == ("expired", False)
-    assert len({record.id for record in world.records()}) == len(world.records())
+    assert len({record.id for record in world.events()}) == len(world.events())
     assert world.log.read_text().count("open orders of new partitions were read") == 1
 
 
@@ -156,7 +156,7 @@ def test_h05_the_truncate_of_all_says_so_once_for_each_partition_of_the_topic(wo
         world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (1, clock_timestamp())")
         world.wait_nothing_due()
         world.wait_confirmed()
-    records = world.records()
+    records = world.events()
     table_wide = [record for record in records if record.key is None]
     assert len(table_wide) == 2 * 3
     assert len({record.id for record in records}) == len(records)

@@ -52,7 +52,7 @@ def test_h09_what_the_publication_leaves_out_is_a_gap(world: World, altered: str
     assert world.run().wait() == 3
     with world.running("--accept-gap"):
         world.wait_confirmed()
-    assert {record.key for record in world.records()} == {"1", "2"}
+    assert {record.key for record in world.events()} == {"1", "2"}
 
 
 def test_h09_a_listed_column_is_not_dropped_unless_everything_that_needs_it_goes(world: World) -> None:
@@ -105,4 +105,4 @@ def test_h09_a_publication_made_anew_after_changes_is_told_with_the_way_out(worl
     assert cdcwatch("slot", "advance", "--to", "current", "--yes", "-c", world.configuration).code == 0
     with world.running("--accept-gap"):
         world.wait_confirmed()
-    assert {record.key for record in world.records()} == {"1"}
+    assert {record.key for record in world.events()} == {"1"}

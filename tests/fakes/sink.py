@@ -7,17 +7,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cdcwatch.deadline.event import DeadLetter, for_partition
+from cdcwatch.deadline.event import DeadLetter, GapEvent, for_partition
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.sink import FencedError
 from tests.murmur2 import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.sink import Batch
+    from cdcwatch.handoff.told import Told
 
 
 class FakeRecord(NamedTuple):
@@ -59,8 +60,9 @@ class FakeBroker:
         """What becomes of it in the topic."""
         if event.key is not None:
             return [FakeRecord(partition_of(event.key, self.partitions), event.key, event.value)]
+        key = event.record_key if isinstance(event, GapEvent) else None
         return [
-            FakeRecord(partition, None, for_partition(event.value, partition)) for partition in range(self.partitions)
+            FakeRecord(partition, key, for_partition(event.value, partition)) for partition in range(self.partitions)
         ]
 
     def require_up(self) -> None:
@@ -101,6 +103,15 @@ class FakeSink:
                 return
             self._commit([event for batch in batches for event in batch.events], batches[-1].progress)
             self._acknowledged += [batch.sequence for batch in batches]
+
+    def survey(self, made: Callable[[int], Told]) -> Told:
+        with self._broker.lock:
+            self._check_open()
+            self._broker.require_up()
+            told = made(self._broker.partitions)
+            for record in self._broker.records:
+                told.note(*record)
+            return told
 
     def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:
         with self._broker.lock:

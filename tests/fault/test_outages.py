@@ -261,7 +261,7 @@ def test_a_renamed_table_stops_the_process_and_the_gap_is_remembered(
         assert "events may be missing" in world.log.read_text()
         with world.running("--accept-gap"):
             world.wait_confirmed()
-        assert [record.key for record in world.records()] == ["1"]
+        assert [record.key for record in world.events()] == ["1"]
         with world.running():
             pass
 

@@ -155,13 +155,20 @@ def test_advance_says_how_run_goes_on_and_that_is_so(world: World) -> None:
     told = cdcwatch("slot", "status", "-c", world.configuration)
     assert told.code == 1
     assert "is beyond the topic's progress" in told.err
-    assert "remedy: cdcwatch run --accept-gap" in told.err
+    assert "remedy: cdcwatch recover, or cdcwatch run --accept-gap" in told.err
+    refused = cdcwatch("check", "-c", world.configuration)
+    assert refused.code == 1
+    assert "fail  gap            run stops: the slot stands at " in refused.out
+    assert "remedy: cdcwatch run --accept-gap" in refused.out
     assert world.run("--role", "read").wait() == 3
     with world.running("--role", "read", "--accept-gap"):
         world.wait_confirmed()
     assert cdcwatch("slot", "status", "-c", world.configuration).code == 0
-    snapshots = [record.key for record in world.records() if record.event["data"]["snapshot"]]
-    assert sorted(snapshots) == ["1", "2"]
+    well = cdcwatch("check", "-c", world.configuration)
+    assert well.code == 0, well
+    assert "ok    gap            the slot holds what follows" in well.out
+    told = [record for record in world.records() if record.event["data"]["snapshot"]]
+    assert [record.key for record in told if not record.is_gap] == ["2"]
 
 
 def test_drop_shows_what_was_never_read(
@@ -195,7 +202,8 @@ def test_create_with_snapshot_publishes_open_orders_though_the_topic_has_progres
     assert find_progress(settings.kafka, world.slot) is None
     with world.running("--role", "read"):
         world.wait_confirmed()
-    assert [record.event["data"]["snapshot"] for record in world.records()] == [True, True]
+    assert [record.key for record in world.events()] == ["1"], "what the topic knows is not told again"
+    assert [record.partition for record in world.records() if record.is_gap] == [0, 1, 2]
 
 
 def test_a_snapshot_that_cannot_be_promised_makes_no_slot(database: Database, slot: str, shop: Path) -> None:

@@ -22,7 +22,8 @@ def test_create_status_drop(database: Database, slot: str, shop: Path) -> None:
     missing = cdcwatch("slot", "status", "-c", shop)
     assert (missing.code, missing.err) == (
         3,
-        f"cdcwatch: there is no slot {slot}\nremedy: make it: cdcwatch slot create\n",
+        f"cdcwatch: there is no slot {slot}\nremedy: make it: cdcwatch slot create; where there was one,"
+        " cdcwatch recover\n",
     )
 
     planned = cdcwatch("slot", "create", "--dry-run", "-c", shop)

@@ -14,6 +14,7 @@ from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.snapshot import snapshot_of
 from cdcwatch.table import Column, WatchedTable
 from tests.fakes.table import WATCHED
@@ -66,7 +67,7 @@ def _encoder(table: WatchedTable) -> EventEncoder:
 
 
 def _snapshot(database: Database, table: WatchedTable) -> tuple[list[Event], SnapshotMark]:
-    with snapshot_of(database.dsn, table, 0x1A2B390) as snapshot:
+    with snapshot_of(database.dsn, table) as snapshot:
         return list(snapshot.events(DeadlineRule(table), _encoder(table))), snapshot.mark
 
 
@@ -123,13 +124,13 @@ def test_only_open_rows_with_a_deadline_that_can_come(database: Database, connec
     _insert(connection, 5, "2030-01-01 00:00:00+00", "paid", 0)
     _insert(connection, 6, "2030-01-01 00:00:00+00", None, 0)
     _insert(connection, 2**63 - 1, "0044-03-15 10:00:00+00 BC", "pending", 0)
-    events, _ = _snapshot(database, table)
+    events, mark = _snapshot(database, table)
     assert sorted(int(event.key or b"") for event in events) == [1, 2, 2**63 - 1]
     assert sorted(_comparable(event)[0] or b"" for event in _streamed(connection, table)) == sorted(
         event.key or b"" for event in events
     )
     assert {orjson.loads(event.value)["id"] for event in events} == {
-        f"snapshot-0/1A2B390-{key}" for key in (1, 2, 2**63 - 1)
+        f"snapshot-{format_lsn(mark.lsn)}-{key}" for key in (1, 2, 2**63 - 1)
     }
 
 
@@ -147,7 +148,7 @@ def test_every_change_is_either_in_the_snapshot_or_in_the_stream(
             _insert(late, 3, due, "pending", 0)
         _insert(connection, 4, due, "pending", 0)
         early.commit()
-        with snapshot_of(database.dsn, table, 1) as snapshot:
+        with snapshot_of(database.dsn, table) as snapshot:
             _insert(connection, 5, due, "pending", 0)
             late.commit()
             events = list(snapshot.events(DeadlineRule(table), _encoder(table)))
@@ -162,5 +163,5 @@ def test_a_table_that_is_not_there_and_a_server_that_is_not(
 ) -> None:
     with pytest.raises(PreconditionError):
         _snapshot(database, WATCHED)
-    with pytest.raises(UnavailableError), snapshot_of("host=127.0.0.1 port=1", WATCHED, 1):
+    with pytest.raises(UnavailableError), snapshot_of("host=127.0.0.1 port=1", WATCHED):
         pass

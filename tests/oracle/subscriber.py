@@ -31,6 +31,10 @@ class Record(NamedTuple):
         return str(self.event["id"])
 
     @property
+    def is_gap(self) -> bool:
+        return str(self.event["type"]) == "stream.gap"
+
+    @property
     def commit_lsn(self) -> int:
         return parse_lsn(self.event["data"]["commit_lsn"])
 
@@ -111,7 +115,7 @@ def by_key(records: Iterable[Record]) -> dict[int, list[Record]]:
     """Key to its records, in the topic's order; a key lives in one partition."""
     found: dict[int, list[Record]] = defaultdict(list)
     for record in records:
-        if record.key is not None:
+        if record.key is not None and not record.is_gap:
             found[int(record.key)].append(record)
     return found
 

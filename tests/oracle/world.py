@@ -193,6 +193,10 @@ class World:
     def records(self) -> list[Record]:
         return read_topic(self.bootstrap_servers, self.topic)
 
+    def events(self) -> list[Record]:
+        """Its records but for those of gaps."""
+        return [record for record in self.records() if not record.is_gap]
+
     def wait_topic_committed(self) -> None:
         """Until no transaction of the topic is open, so that a subscriber sees all there is."""
         options = {"bootstrap.servers": self.bootstrap_servers, "group.id": "ends"}

@@ -142,7 +142,7 @@ class SimProcess:
             is_exact=sink.is_transactional,
             accept_gap=False,
             server_lsn=lambda: self.server.lsn,
-            publish_snapshot=lambda: self._publish_snapshot(sink, facts, origin),
+            publish_snapshot=lambda _before, _reason: self._publish_snapshot(sink, facts, origin),
         )
         self._start_closing()
         self.reader.begin_at(start, is_exact=sink.is_transactional)

@@ -271,7 +271,7 @@ def test_managed_services_are_never_told_to_alter_system(service: Service) -> No
         (replace(GOOD, slot=None), "slot", "warn", "cdcwatch slot create"),
         (_with("slot", plugin="pgoutput"), "slot", "fail", "slot drop"),
         (_with("slot", database="other"), "slot", "fail", "slot drop"),
-        (_with("slot", wal_status="lost"), "slot", "fail", "slot drop"),
+        (_with("slot", wal_status="lost"), "slot", "fail", "cdcwatch recover"),
     ],
 )
 def test_what_is_amiss_is_told_with_its_remedy(facts: Facts, name: str, state: str, remedy: str) -> None:

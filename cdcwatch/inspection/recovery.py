@@ -1,0 +1,58 @@
+"""What is wrong with the slot, and what `recover` would do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cdcwatch.errors import PreconditionError
+from cdcwatch.inspection.gap import find_gap
+from cdcwatch.inspection.peek import progress_of
+from cdcwatch.slot.admin import connected, missing, require_idle
+from cdcwatch.slot.creation import plan_slot, require_met
+from cdcwatch.slot.status import read_status
+
+if TYPE_CHECKING:
+    from cdcwatch.settings import Settings
+    from cdcwatch.slot.facts import OptionsOf
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A plan."""
+
+    trouble: str
+    """What is wrong."""
+    drops_slot: bool
+    statements: tuple[str, ...]
+    """SQL that makes publication and slot; empty where the slot is good."""
+
+
+def plan_recovery(settings: Settings, options_of: OptionsOf | None = None) -> Recovery:
+    """Changes nothing. PreconditionError when nothing is wrong, when the slot is in use, or when a check fails."""
+    with connected(settings) as connection:
+        status = read_status(connection, settings.slot.name)
+    if status is None:
+        if settings.sink.kind != "kafka" or progress_of(settings) is None:
+            raise missing(settings)  # and never was, as far as the topic knows: nothing is to be recovered
+        trouble = f"there is no slot {settings.slot.name}, and the topic holds events of one"
+    else:
+        require_idle(status)
+        if status.plugin != settings.slot.plugin:
+            raise PreconditionError(
+                f"slot {status.name} has the plugin {status.plugin}, not {settings.slot.plugin}",
+                remedy=f"set slot.plugin = \"{status.plugin}\", or see docs/runbook.md, 'Changing the plugin'",
+            )
+        trouble = f"slot {status.name} is lost: WAL that it needed is gone"
+        if not status.is_lost:
+            gap = find_gap(settings)
+            if gap is None:
+                raise PreconditionError(
+                    f"nothing is wrong: slot {status.name} holds what follows the topic's events",
+                    remedy="cdcwatch run reads on; cdcwatch snapshot reads the table again all the same",
+                )
+            trouble = str(gap)
+    drops_slot = status is not None and status.is_lost
+    plan = plan_slot(settings, options_of, is_replaced=drops_slot)
+    require_met(plan.checks)
+    return Recovery(trouble, drops_slot, plan.statements)
