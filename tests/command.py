@@ -56,9 +56,9 @@ def start_cdcwatch(*arguments: str | Path, environment: dict[str, str] | None = 
     )
 
 
-def run_to_the_end(*arguments: str | Path) -> Ended:
+def run_to_the_end(*arguments: str | Path, environment: dict[str, str] | None = None) -> Ended:
     """Runs a command as a process of its own: the service leaves threads and handlers in this one."""
-    with start_cdcwatch(*arguments) as process:
+    with start_cdcwatch(*arguments, environment=environment) as process:
         out, err = process.communicate(timeout=120)
     return Ended(process.returncode, out, err)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from cdcwatch import __version__
+from cdcwatch import __version__, failpoints
 from cdcwatch.cli import check, demo, explain, look, recover, run, slot
 from cdcwatch.cli.examples import examples
 from cdcwatch.cli.options import ConfigOption, DebugOption
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str], *, debug: bool) -> int:
     try:
+        failpoints.arm(os.environ)
         app(args=list(arguments), prog_name="cdcwatch")
     except SystemExit as ended:  # how typer ends, usage errors (2) included
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from cdcwatch import failpoints
 from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.statements import CloseStatements
@@ -110,7 +111,9 @@ class PostgresTable:
                 continue
             statements += 1
             try:
+                failpoints.reached("close.begun", len(part))
                 closed = self._close(part)
+                failpoints.reached("close.committed", len(part))
             except psycopg.Error as error:
                 report.error = _named(self._unless_away(error))
                 if error.sqlstate in _GAVE_WAY:
@@ -186,6 +189,7 @@ class PostgresTable:
             if closed:
                 # Without parameters and in text: the simple protocol, which takes several statements.
                 connection.execute(self._also)
+            failpoints.reached("close.uncommitted", len(closed))
         return closed
 
     def _close_rows(

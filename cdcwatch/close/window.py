@@ -12,6 +12,7 @@ import random
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cdcwatch import failpoints
 from cdcwatch.close.clock import DatabaseClock
 from cdcwatch.close.workers import CLOCK_SAMPLES, RECONNECT, log_mistake
 from cdcwatch.errors import CdcwatchError
@@ -149,6 +150,7 @@ class Window:
             through_us = self._now_us() + self._horizon_us
             before_us = self._agenda.extend_window(through_us)
             self._unread = Range(before_us if before_us > NEGATIVE_INFINITY_US else None, through_us)
+            failpoints.reached("window.extended")
         self._read()
         if self._unread is None:
             self.ready.set()
@@ -185,6 +187,7 @@ class Window:
         for chunk in self._table.open_deadlines(after_us, through_us):
             window_end_us = self._agenda.load(chunk)
             self._progress_us = self._clock.monotonic_us()
+            failpoints.reached("window.loaded", len(chunk))
             # All before this was read: deadlines without time zone come in the order of their local times.
             last_us = max(NEGATIVE_INFINITY_US, chunk[-1].deadline_us - self._table.disorder_us)
             self._unread = Range(last_us - 1 if last_us > NEGATIVE_INFINITY_US else None, through_us)

@@ -8,6 +8,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from cdcwatch import failpoints
 from cdcwatch.close.agenda import Work
 from cdcwatch.close.closer import Backoff
 from cdcwatch.errors import CdcwatchError
@@ -209,6 +210,7 @@ class Workers:
             self._agenda.give_back(batch)
             raise
         settled = self._agenda.settle(report)
+        failpoints.reached("close.settled", len(batch))
         self._observer.batch_settled(settled.outcomes, settled.lateness_us, self._clock.monotonic_us() - began_us)
         if report.error:
             log.warning("%s not closed for now: %s", counted(len(report.unclosed), "order"), report.error)

@@ -65,6 +65,11 @@ class Derivation:
         return self._transaction is not None
 
     @property
+    def open_changes(self) -> int:
+        """How many changes of the transaction at hand have come; 0 outside of one."""
+        return 0 if self._transaction is None else self._ordinal
+
+    @property
     def has_undrained(self) -> bool:
         """Whether events wait for `drain`."""
         return bool(self._events)

@@ -16,6 +16,11 @@ class Position(NamedTuple):
     commit_lsn: int = 0
     ordinal: int = 0
 
+    @property
+    def open_changes(self) -> int:
+        """How many changes of a transaction that is not complete; 0 between transactions."""
+        return self.ordinal if self.commit_lsn >= self.end_lsn else 0
+
     def covers(self, commit_lsn: int, ordinal: int) -> bool:
         """Whether that change is behind this position. Transactions come in the order of their commit records."""
         return commit_lsn < self.end_lsn or (commit_lsn == self.commit_lsn and ordinal <= self.ordinal)

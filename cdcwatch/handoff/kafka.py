@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from cdcwatch import failpoints
 from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, GapEvent, for_partition
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.client import (
@@ -89,6 +90,7 @@ class _KafkaSink:
             return
         if isinstance(event, DeadLetter):
             self._send(self._dead_topic, event.value, event.id, -1, on_delivery)
+            failpoints.reached("kafka.dead_letter")
             return
         self._partitions = partition_count(self._running(), self._topic) or self._partitions  # some may have been added
         key = event.record_key if isinstance(event, GapEvent) else None
@@ -199,7 +201,11 @@ class ExactlyOnceSink(_KafkaSink):
                 except BufferError:
                     self._produce(event)
             self._send(self._progress_topic, progress.to_json(), self._slot.encode(), 0, None)
+            if count:
+                failpoints.reached("kafka.produced", progress.position.open_changes)
             producer.commit_transaction(_COMMIT_TIMEOUT_S)
+            if count:
+                failpoints.reached("kafka.committed", progress.position.open_changes)
         except KafkaException as error:
             # Whether it was committed shows when the sink is opened again: progress is read back.
             raise explain_kafka_exception(error) from error
@@ -242,6 +248,8 @@ class AtLeastOnceSink(_KafkaSink):
         try:
             for batch in batches:
                 self._publish(batch)
+                if batch.events:
+                    failpoints.reached("kafka.produced", batch.progress.position.open_changes)
         except KafkaException as error:
             raise explain_kafka_exception(error) from error
 
@@ -267,6 +275,7 @@ class AtLeastOnceSink(_KafkaSink):
             delivered.append(self._in_flight.popleft().batch)
         if delivered:
             sequences = [batch.sequence for batch in delivered]
+            failpoints.reached("kafka.delivered", delivered[-1].progress.position.open_changes)
             try:
                 self._send_progress(
                     delivered[-1].progress, self._reporter(lambda: self._acknowledged.extend(sequences))

@@ -54,6 +54,11 @@ class Outbox:
             return self._watermark.flush_lsn
 
     @property
+    def durable(self) -> Position:
+        """After the last batch that is durable with all before it."""
+        return self._durable
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight."""
         with self._changed:

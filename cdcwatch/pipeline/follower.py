@@ -15,6 +15,7 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cdcwatch import failpoints
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.progress import Progress, SnapshotMark
@@ -224,6 +225,7 @@ class Follower:
         if not messages:
             return 0
         self._heard_s = now_s
+        failpoints.reached("stream.read", self._derivation.open_changes)
         return self._take(messages)
 
     def _gives_way(self, now_s: float) -> bool:
@@ -262,6 +264,7 @@ class Follower:
                 # Only with nothing in flight: an event that is read and not durable lies before this position.
                 if not derivation.in_transaction and not derivation.has_undrained and self._outbox.is_idle:
                     derivation.idle_at(keepalive.wal_end)
+        failpoints.reached("stream.parsed", derivation.open_changes)
         self._hand_over()
         self._observer.read(
             messages=len(messages),
@@ -287,6 +290,7 @@ class Follower:
             rest = portion.updates[begin:] if begin else portion.updates
             if rest:
                 self._schedule.apply(rest)
+                failpoints.reached("heap.scheduled", self._derivation.open_changes)
         if portion.events and not self._scouts:
             self._offer(portion.events)
             if self._state.arrivals is not None:
@@ -295,6 +299,8 @@ class Follower:
     def _offer(self, events: Sequence[Event]) -> None:
         position = self._derivation.position
         self._outbox.offer(events, self._state.progress(position))
+        if events:
+            failpoints.reached("outbox.offered", self._derivation.open_changes)
         self._state.handed_over = position
         self._offered_lsn = position.end_lsn
 
@@ -336,7 +342,11 @@ class Follower:
             or (advanced and (since_s >= _FLUSH_STATUS_INTERVAL_S or self._state.stopping))
         ):
             return
+        if advanced:
+            failpoints.reached("feedback.built", self._derivation.open_changes)
         self._stream.send_status(max(flush_lsn, self._sent_flush_lsn), reply_requested=ask)
+        if advanced:
+            failpoints.reached("feedback.sent", self._derivation.open_changes)
         self._status_s = now_s
         self._reply_now = False
         if ask:

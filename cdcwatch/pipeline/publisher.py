@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
@@ -95,6 +96,7 @@ class Publisher(threading.Thread):
 
     def _open(self) -> None:
         progress = self._sink.open()
+        failpoints.reached("sink.opened")
         if self._begun:
             self._reopened(progress)
         else:
@@ -123,10 +125,13 @@ class Publisher(threading.Thread):
         batches = outbox.take(TRANSACTION_EVENTS, wait_s)
         self._bulk_events = sum(len(batch.events) for batch in batches)
         if batches:
+            if self._bulk_events:
+                failpoints.reached("publish.taken", batches[-1].progress.position.open_changes)
             sink.publish(batches)
         acknowledged = sink.acknowledged()
         if acknowledged:
             outbox.acknowledge(acknowledged)
+            failpoints.reached("publish.acknowledged", outbox.durable.open_changes)
 
     def _owned_still(self) -> bool:
         try:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress
@@ -212,6 +213,7 @@ class Reader(threading.Thread):
             wait_s = self._backoff.next_s()
             self.reconnect_count += 1
             _log.warning("reader: %s; again in %.1f s", error, wait_s)
+            failpoints.reached("stream.lost")
             return wait_s
         except CdcwatchError as error:
             self._leave()
@@ -225,6 +227,7 @@ class Reader(threading.Thread):
         if following is None:
             return None if self._stop_requested.is_set() else self._begin(now_s)
         if self._is_done(following):
+            failpoints.reached("stop.confirmed")
             self._leave()
             return None
         return self._follow(following, now_s)
@@ -244,6 +247,7 @@ class Reader(threading.Thread):
         self._announced = None
         self._backoff.reset()
         try:
+            failpoints.reached("stream.acquired")
             self._facts = facts
             state, derivation = self._take_over(facts)
             follower = Follower(

@@ -10,6 +10,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Final
 
+from cdcwatch import failpoints
 from cdcwatch.deadline.event import Gap
 from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
@@ -145,7 +146,8 @@ def publish_reconciled(
     event = None
     if gap is not None and not told.has_gap(gap):
         event = encoder.gap(gap, read.mark.lsn, read.time_us)
-    sink.publish_snapshot(reconciliation.events(event), progress)
+    sink.publish_snapshot(failpoints.passing("snapshot.scanned", reconciliation.events(event)), progress)
+    failpoints.reached("snapshot.published")
     _log.info(
         "the table was read: %d open orders were news to the topic, %d it knew, %d it took for open had ended",
         reconciliation.stated_count,

@@ -16,6 +16,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished
@@ -382,6 +383,7 @@ class Service:
 
     def _drain(self) -> None:
         """At most STOP_TIMEOUT_S; NotDurableError when something that was read is not durable by then."""
+        failpoints.reached("stop.begun")
         give_up_s = time.monotonic() + STOP_TIMEOUT_S
         self._health.is_stopping = True
         failed = self._error is not None
@@ -402,6 +404,7 @@ class Service:
                 f"stopped with {events} not durable; nothing of that is confirmed",
                 remedy="start again: they are read again from the slot and published",
             )
+        failpoints.reached("stop.drained")
 
     def _join(self, give_up_s: float) -> None:
         for thread in (self._publisher, self._reader):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
+from cdcwatch import failpoints
 from cdcwatch.database import connect, explain
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
 from cdcwatch.queries import query
@@ -175,8 +176,10 @@ def _make(connection: psycopg.Connection[Any], facts: Facts, timeout_s: float, o
                 except psycopg.errors.DuplicateObject:
                     made = False
                     raise
+                failpoints.reached("slot.publication_made")
             block = "create_failover_slot" if slot.failover else "create_slot"
             connection.execute(query("slot", block), {"slot": slot.name, "plugin": slot.plugin})
+            failpoints.reached("slot.made")
     except psycopg.errors.DuplicateObject:
         if made:
             _leave_nothing(settings, publication_made=True, slot_made=False)
@@ -189,13 +192,13 @@ def _make(connection: psycopg.Connection[Any], facts: Facts, timeout_s: float, o
             f"no slot after {timeout_s:g} s: transactions that were running have not ended; nothing was left behind",
             remedy="end or wait for the transactions named above, or allow more time with --timeout",
         ) from None
-    except KeyboardInterrupt:
-        _leave_nothing(settings, publication_made=made)
-        raise
     except psycopg.Error as error:
         if made:
             _leave_nothing(settings, publication_made=True, slot_made=False)
         raise _refused(error, facts) from error
+    except BaseException:  # KeyboardInterrupt too
+        _leave_nothing(settings, publication_made=made)
+        raise
     return made
 
 

@@ -32,8 +32,9 @@ _CHANGES = (
 class Traffic:
     """Some writers, each with ids of its own."""
 
-    def __init__(self, dsn: str, *, seed: int, writers: int = 2) -> None:
-        self._dsn, self._seed = dsn, seed
+    def __init__(self, dsn: str, *, seed: int, writers: int = 2, rest_s: float = 0.006) -> None:
+        """`rest_s`: between two transactions of a writer at most."""
+        self._dsn, self._seed, self._rest_s = dsn, seed, rest_s
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._write, args=(n,)) for n in range(writers)]
         self.committed = 0
@@ -61,7 +62,7 @@ class Traffic:
                 while not self._stop.is_set():
                     next_id = self._transaction(connection, choose, next_id, 1 + writer * 10_000_000)
                     self.committed += 1
-                    self._stop.wait(choose.uniform(0, 0.006))
+                    self._stop.wait(choose.uniform(0, self._rest_s))
         except BaseException as error:  # noqa: BLE001
             self.errors.append(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -33,13 +34,16 @@ SLOT = "orders"
 class Process:
     """A running `cdcwatch run`."""
 
-    def __init__(self, configuration: Path, log: Path, *arguments: str) -> None:
+    def __init__(
+        self, configuration: Path, log: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = log.open("ab")
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "cdcwatch", "run", "-c", str(configuration), "--debug", *arguments],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            env={**os.environ, **(environment or {})},
         )
         self._ready = threading.Event()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -104,6 +108,8 @@ class World:
         self.database, self.bootstrap_servers, self.topic, self._folder = database, bootstrap_servers, topic, folder
         self.slot = f"{SLOT}_{database.name}"[:63].lower()
         self.connection = database.connect()
+        self.environment: dict[str, str] = {}
+        """Of every service that is started here."""
         self.log = folder / "cdcwatch.log"
         self.configuration = write_configuration(
             folder / "cdcwatch.toml",
@@ -142,9 +148,11 @@ class World:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
-    def run(self, *arguments: str) -> Process:
-        """Starts the service."""
-        return Process(self.configuration, self.log, *arguments)
+    def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Starts the service, with more in its environment."""
+        return Process(
+            self.configuration, self.log, *arguments, environment={**self.environment, **(environment or {})}
+        )
 
     @contextlib.contextmanager
     def running(self, *arguments: str) -> Iterator[Process]:
