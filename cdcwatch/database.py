@@ -46,6 +46,26 @@ _REFUSED = (
     (re.compile(r"permission denied for database"), "42501"),
 )
 
+_NO_TLS: Final = "the server's side: ssl = on with ssl_cert_file and ssl_key_file; ours: sslmode in the DSN"
+# What libpq says of certificates, before any server speaks: no retry helps, as with a wrong password.
+_TLS: Final = (
+    (
+        re.compile(r"certificate verify failed|certificate has expired|unable to get local issuer"),
+        "set sslrootcert to the authority of the server's certificate, or renew what has expired",
+    ),
+    (
+        re.compile(r"server certificate for .* does not match host name|host name must be specified"),
+        "connect by a name that the server's certificate holds (host=…, and hostaddr=… for the address)",
+    ),
+    (re.compile(r"root certificate file .* does not exist"), "set sslrootcert to the authority's file"),
+    (re.compile(r"does not support SSL"), f"let it encrypt: {_NO_TLS}"),
+    (
+        re.compile(r"private key file|certificate file|requires a valid client certificate|certificate authentication"),
+        "mend sslcert, sslkey (chmod 600) and sslpassword in the DSN",
+    ),
+    (re.compile(r"no pg_hba\.conf entry for .*no encryption"), "encrypt the link: sslmode=verify-full in the DSN"),
+)
+
 # Somebody's time limit, a cancel, a lock or a conflict: nothing that the next attempt must meet again.
 _TRANSIENT = frozenset({"25P03", "25P04", "40001", "40P01", "55P03", "57014"})
 _REMEDIES = {
@@ -264,6 +284,10 @@ def explain(error: psycopg.Error) -> CdcwatchError:
         return PreconditionError(
             f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
         )
+    if not state:
+        tls = next((remedy for text, remedy in _TLS if text.search(said)), None)
+        if tls is not None:
+            return PreconditionError(f"PostgreSQL: {said}", remedy=tls)
     state = state or next((known for text, known in _REFUSED if text.search(said)), "")
     if state[:2] in {"08", "57", "53", ""} or state in _TRANSIENT:
         remedy = _REMEDIES.get(state, "see that the server is up and reachable")

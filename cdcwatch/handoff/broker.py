@@ -7,10 +7,9 @@ https://kafka.apache.org/documentation/#security_authz_primitives
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -22,9 +21,8 @@ from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.client import (
     METADATA_TIMEOUT_S,
     client_configuration,
-    explain_kafka,
+    connected_client,
     explain_kafka_exception,
-    made_client,
     transactional_id,
 )
 from cdcwatch.handoff.dead_letters import count_dead_letters, dead_topic
@@ -34,11 +32,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cdcwatch.settings import KafkaSettings
-
-_ASK_S: Final = 0.2
-_DOWN: Final = frozenset(
-    {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +65,11 @@ class BrokerFacts:
 
 def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
     """UnavailableError when no broker answers within a few seconds, PreconditionError when it refuses us."""
-    reasons: list[KafkaError] = []
-    admin: Any = made_client(AdminClient, {**client_configuration(settings), "error_cb": reasons.append})
-    brokers = _brokers(admin, reasons)
+    admin: Any = connected_client(AdminClient, client_configuration(settings))
+    try:
+        brokers = len(admin.list_topics(timeout=METADATA_TIMEOUT_S).brokers)
+    except KafkaException as error:
+        raise explain_kafka_exception(error) from error
     names = [settings.topic, progress_topic(settings), dead_topic(settings)]
     topics = {name: _described(admin, name) for name in names}
     operations = _cluster_operations(admin)
@@ -87,21 +82,6 @@ def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
         topics[names[2]],
         count_dead_letters(settings) if isinstance(topics[names[2]], TopicFacts) else 0,
     )
-
-
-def _brokers(admin: Any, reasons: list[KafkaError]) -> int:
-    """How many there are. A refused connection is told at once, silence after METADATA_TIMEOUT_S."""
-    give_up_s = time.monotonic() + METADATA_TIMEOUT_S
-    while True:
-        try:
-            return len(admin.list_topics(timeout=_ASK_S).brokers)
-        except KafkaException as error:
-            admin.poll(0)
-            known = next((reason for reason in reasons if reason.code() in _DOWN), None)
-            if known is not None:
-                raise explain_kafka(known) from error
-            if time.monotonic() > give_up_s:
-                raise explain_kafka_exception(error) from error
 
 
 def _answer(future: Future[Any]) -> Any:

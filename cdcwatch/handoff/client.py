@@ -6,9 +6,10 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 METADATA_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 15.0
+_ASK_S: Final = 0.2
+_GRACE_S: Final = 1.0
+"""One of several brokers may be away: another gets so long to answer."""
 
 HARMLESS: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
 """To a consumer of ours: librdkafka wants a group's name and looks for its coordinator, but none is ever joined."""
@@ -39,10 +43,16 @@ _DENIED: Final = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
     }
 )
+_UNKNOWN_TO_THEM: Final = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION})  # noqa: SLF001
+_TELLING: Final = (
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
+    KafkaError._SSL,  # noqa: SLF001
+    KafkaError._RESOLVE,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+)
+"""What says why no broker answers, the most telling first: the call itself only runs out of time."""
 _AWAY: Final = {
     KafkaError._RESOLVE: "mend the host names in kafka.bootstrap_servers, or the brokers' advertised.listeners",  # noqa: SLF001
     KafkaError._SSL: "mend ssl.ca.location and the like in [kafka.client], or the broker's certificate",  # noqa: SLF001
@@ -93,6 +103,17 @@ def explain_kafka(error: KafkaError) -> CdcwatchError:
             remedy="grant Write and Describe on the topic, its .progress and its .dead, Write on the transactional id;"
             " or mend [kafka.client]",
         )
+    if code in _UNKNOWN_TO_THEM:
+        return PreconditionError(
+            f"Kafka refuses: {said}",
+            remedy="set the broker's own sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
+        )
+    if code == KafkaError._SSL and "verif" in said:  # noqa: SLF001
+        return PreconditionError(
+            f"Kafka: {said}",
+            remedy="set ssl.ca.location in [kafka.client] to the authority of the broker's certificate; or renew that"
+            " certificate, for the names in kafka.bootstrap_servers and the brokers' advertised.listeners",
+        )
     if code in _UNFIT:
         return PreconditionError(f"Kafka: {said}", remedy=_UNFIT[code])
     return UnavailableError(
@@ -116,6 +137,43 @@ def made_client(kind: Callable[[dict[str, Any]], _Client], configuration: dict[s
         inner = error.args[0]
         said = inner.str() if isinstance(inner, KafkaError) else "not accepted"
         raise ConfigurationError(f"Kafka client: {said}", remedy="mend [kafka.client]") from None
+
+
+def connected_client(
+    kind: Callable[[dict[str, Any]], _Client], configuration: dict[str, Any], topic: str | None = None
+) -> _Client:
+    """A client that a broker has answered. UnavailableError or PreconditionError with the reason, within seconds.
+
+    `topic`: what it asks for; None: all there are.
+    """
+    reasons: list[KafkaError] = []
+    client: Any = made_client(kind, {**configuration, "error_cb": reasons.append})
+    try:
+        _await_broker(client, topic, reasons)
+    except BaseException:
+        if isinstance(client, Consumer):
+            client.close()
+        raise
+    return client  # type: ignore[no-any-return]
+
+
+def _await_broker(client: Any, topic: str | None, reasons: list[KafkaError]) -> None:
+    asked = {} if topic is None else {"topic": topic}
+    give_up_s, since_s = time.monotonic() + METADATA_TIMEOUT_S, 0.0
+    while True:
+        try:
+            client.list_topics(**asked, timeout=_ASK_S)
+        except KafkaException as error:
+            client.poll(0)
+            told = {reason.code(): reason for reason in reasons}
+            known = next((told[code] for code in _TELLING if code in told), None)
+            if known is not None:
+                since_s = since_s or time.monotonic()
+            now_s = time.monotonic()
+            if now_s > give_up_s or (since_s and now_s > since_s + _GRACE_S):
+                raise (explain_kafka(known) if known else explain_kafka_exception(error)) from error
+        else:
+            return
 
 
 def partition_count(client: Any, topic: str) -> int | None:

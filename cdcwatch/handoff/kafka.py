@@ -19,9 +19,9 @@ from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, GapEvent, f
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.client import (
     client_configuration,
+    connected_client,
     explain_kafka,
     explain_kafka_exception,
-    made_client,
     partition_count,
     require_topic,
     transactional_id,
@@ -66,7 +66,7 @@ class _KafkaSink:
     def _connect(self, extra: dict[str, Any], *, linger_ms: int) -> Producer:
         """`linger_ms` is a default, `extra` is not."""
         self.close()
-        producer = made_client(
+        producer = connected_client(
             Producer,
             {
                 "partitioner": "murmur2_random",  # what Java clients do: a key keeps its partition whoever writes
@@ -76,6 +76,7 @@ class _KafkaSink:
                 **client_configuration(self._settings),
                 **extra,
             },
+            self._topic,
         )
         self._producer = producer
         self._partitions = require_topic(producer, self._settings)

@@ -13,6 +13,7 @@ from cdcwatch.handoff.client import (
     HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
+    connected_client,
     create_topic,
     explain_kafka,
     explain_kafka_exception,
@@ -64,7 +65,7 @@ def require_progress_topic(client: Any, settings: KafkaSettings) -> None:
 
 def find_progress(settings: KafkaSettings, slot: str) -> Progress | None:
     """`read_progress` for those who only look: None too where there is no progress topic yet."""
-    admin = made_client(AdminClient, client_configuration(settings))
+    admin = connected_client(AdminClient, client_configuration(settings), settings.topic)
     return None if partition_count(admin, progress_topic(settings)) is None else read_progress(settings, slot)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin._acl import AclOperation
 
@@ -17,6 +17,9 @@ from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.settings import KafkaSettings, Settings
+
+
+_UNTRUE: Final = frozenset({"false", "0"})
 
 
 def broker_checks(settings: Settings) -> list[Check]:
@@ -39,12 +42,37 @@ def judge_broker(facts: BrokerFacts, settings: Settings) -> list[Check]:
     """Pure."""
     kafka = settings.kafka
     checks = [Check("kafka", "ok", f"Kafka answers at {kafka.bootstrap_servers}: {counted(facts.brokers, 'broker')}")]
+    checks.append(_link(kafka))
     checks.append(_topic(facts, kafka))
     checks.append(_progress(facts, kafka))
     checks.append(_dead(facts, kafka))
     if kafka.delivery == "exactly_once":
         checks.append(_transactions(facts, kafka, settings.slot.name))
     return checks
+
+
+def _link(kafka: KafkaSettings) -> Check:
+    """Whether what travels to the brokers is encrypted, by what librdkafka was told."""
+    client = {name: str(value).lower() for name, value in kafka.client.items()}
+    protocol = client.get("security.protocol", "plaintext")
+    remedy = 'under [kafka.client]: "security.protocol" = "SASL_SSL", "ssl.ca.location" = "…": docs/security.md'
+    if not protocol.endswith("ssl"):
+        if all(_is_loopback(server) for server in kafka.bootstrap_servers.split(",")):
+            return Check("kafka_tls", "ok", "the link to Kafka is not encrypted, and doesn't leave this machine")
+        what = "password and events" if protocol.startswith("sasl") else "events"
+        return Check("kafka_tls", "warn", f"the link to Kafka is not encrypted: {what} travel in the clear", remedy)
+    if client.get("enable.ssl.certificate.verification", "true") in _UNTRUE:
+        message = "the link to Kafka is encrypted, but the broker's certificate is not verified"
+        return Check("kafka_tls", "warn", message, "take enable.ssl.certificate.verification out of [kafka.client]")
+    if client.get("ssl.endpoint.identification.algorithm", "https") == "none":
+        message = "the link to Kafka is encrypted, but the name in the broker's certificate is not compared"
+        return Check("kafka_tls", "warn", message, "take ssl.endpoint.identification.algorithm out of [kafka.client]")
+    return Check("kafka_tls", "ok", f"the link to Kafka is encrypted ({protocol.upper()}), the brokers are verified")
+
+
+def _is_loopback(server: str) -> bool:
+    host = server.strip().rpartition("://")[2].rpartition(":")[0].strip("[]")
+    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _topic(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  a line of the report each

@@ -17,9 +17,9 @@ from cdcwatch.handoff.client import (
     HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
+    connected_client,
     explain_kafka,
     explain_kafka_exception,
-    made_client,
     partition_count,
     topic_command,
 )
@@ -75,7 +75,7 @@ class TopicTail:
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
         }
-        self._consumer: Consumer = made_client(Consumer, configuration)
+        self._consumer: Consumer = connected_client(Consumer, configuration, settings.topic)
         try:
             self._low, self._high = self._watermarks(_existing(self._consumer, settings))
             self._next = dict(self._low)

@@ -143,10 +143,11 @@ class Publisher(threading.Thread):
         wait_s = self._backoff.next_s()
         self.is_open = False
         self.reopen_count += 1
+        remedy = f" (remedy: {error.remedy})" if str(error) != self.last_error else ""
         self.last_error = str(error)
         self._outbox.is_sink_failing = True
         self._failing()
-        _log.warning("publisher: %s; again in %.1f s", error, wait_s)
+        _log.warning("publisher: %s; again in %.1f s%s", error, wait_s, remedy)
         self._sink.close()
         return wait_s
 

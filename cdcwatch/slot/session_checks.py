@@ -79,6 +79,14 @@ def tls(facts: Facts) -> Check | None:
                 f"the connection of {name} is not encrypted: passwords and orders travel in the clear",
                 f"add sslmode=verify-full sslrootcert=… to {name} (the server needs ssl = on and a certificate)",
             )
+    if not all(way.is_encrypted for _, way in ways) and any(way.is_encrypted for _, way in ways):
+        said = ", ".join(
+            f"{name} encrypted ({way.tls_version})"
+            if way.is_encrypted
+            else f"{name} not, and doesn't leave this machine"
+            for name, way in ways
+        )
+        return Check("tls", "ok", said)
     unverified = [name for name, way in ways if way.is_encrypted and not way.verifies_server]
     if unverified:
         return Check(
