@@ -6,6 +6,7 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ _GRACE_S: Final = 1.0
 HARMLESS: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
 """To a consumer of ours: librdkafka wants a group's name and looks for its coordinator, but none is ever joined."""
 
+_QUOTED_VALUE: Final = re.compile(r'Invalid value ".*" for', re.DOTALL)
 _Client = TypeVar("_Client")
 _log = logging.getLogger(__name__)
 _librdkafka_log = logging.getLogger("cdcwatch.librdkafka")
@@ -136,6 +138,7 @@ def made_client(kind: Callable[[dict[str, Any]], _Client], configuration: dict[s
     except KafkaException as error:
         inner = error.args[0]
         said = inner.str() if isinstance(inner, KafkaError) else "not accepted"
+        said = _QUOTED_VALUE.sub("Invalid value for", said)  # a password may have slipped into another line
         raise ConfigurationError(f"Kafka client: {said}", remedy="mend [kafka.client]") from None
 
 
