@@ -60,6 +60,7 @@ class SlotSettings(_Section, frozen=True):
     plugin: Literal["wal2json", "pgoutput"] = "wal2json"
     publication: Annotated[str, Meta(min_length=1, max_length=63)] = "cdcwatch_orders"
     failover: bool = False
+    heartbeat_s: Seconds = 0
 
 
 class TableSettings(_Section, frozen=True):

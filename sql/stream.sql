@@ -45,3 +45,8 @@ SELECT publication.puballtables
                    WHERE member.prpubid = publication.oid AND member.prrelid = %(oid)s)
   FROM pg_publication publication
  WHERE publication.pubname = %(publication)s;
+
+-- name: heartbeat
+-- A logical message outside of any transaction, for the stream to carry; needs no table and no right.
+-- https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
+SELECT pg_logical_emit_message(false, 'cdcwatch', '');

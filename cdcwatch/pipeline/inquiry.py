@@ -96,6 +96,11 @@ class Inquiry:
             return GONE
         return LEAF if row[0] else FOREIGN
 
+    def beat(self) -> None:
+        """Writes a message for the stream to carry."""
+        with translated(), self._connect() as connection:
+            connection.execute(query("stream", "heartbeat"))
+
     def owns_slot(self, slot: str, facts: SlotFacts) -> bool:
         """Whether the server still has our walsender at the slot."""
         with translated(), self._connect() as connection:

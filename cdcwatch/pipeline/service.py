@@ -35,6 +35,7 @@ from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import Health
+from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
@@ -102,6 +103,7 @@ class Service:
         self._publisher: Publisher | None = None
         self._closing: Closing | None = None
         self._warden: Warden | None = None
+        self._heartbeat: Heartbeat | None = None
         self._table: WatchedTable | None = None
         self._leaves: Leaves | None = None
         self._arrivals: Arrivals | None = None
@@ -175,7 +177,7 @@ class Service:
 
     def _thread_died(self, died: threading.ExceptHookArgs) -> None:
         """A mistake of ours: the process ends, nothing more is confirmed, and a start replays."""
-        if died.thread not in {self._reader, self._publisher, self._warden}:
+        if died.thread not in {self._reader, self._publisher, self._warden, self._heartbeat}:
             return  # of a service that was begun anew
         name = died.thread.name if died.thread else "a thread"
         trace = "".join(traceback.format_exception(died.exc_type, died.exc_value, died.exc_traceback))
@@ -294,6 +296,9 @@ class Service:
             seen=partitions.look if partitions else lambda _table: None,
         )
         self._warden.start()
+        if self._settings.slot.heartbeat_s:
+            self._heartbeat = Heartbeat(inquiry.beat, interval_s=self._settings.slot.heartbeat_s)
+            self._heartbeat.start()
 
     def _made_partitions(self, table: WatchedTable, origin: Origin) -> Partitions | None:
         """For the warden, where the table has some."""
@@ -391,6 +396,8 @@ class Service:
             _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
         if self._warden is not None:
             self._warden.request_stop()
+        if self._heartbeat is not None:
+            self._heartbeat.request_stop()
         if self._reader is not None:
             self._reader.request_stop()
         if self._closing is not None:
