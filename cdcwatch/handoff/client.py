@@ -82,6 +82,8 @@ def client_configuration(settings: KafkaSettings) -> dict[str, Any]:
         # A broker that comes back is found within a second, not within ten.
         "reconnect.backoff.max.ms": 1000,
         "topic.metadata.propagation.max.ms": 5000,
+        # A connection that answers nothing is given up after this, as closing does with its own; a minute by default.
+        "socket.timeout.ms": 15_000,
         "logger": _librdkafka_log,
         **settings.client,
     }

@@ -63,6 +63,11 @@ class Process:
     def is_running(self) -> bool:
         return self._popen.poll() is None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said READY."""
+        return self._ready.is_set()
+
     def wait_ready(self) -> None:
         """Until it says READY; AssertionError when it ends before."""
         wait_until(lambda: self._ready.is_set() or not self.is_running, READY_TIMEOUT_S, "READY")
@@ -109,7 +114,7 @@ class World:
         self.slot = f"{SLOT}_{database.name}"[:63].lower()
         self.connection = database.connect()
         self.environment: dict[str, str] = {}
-        """Of every service that is started here."""
+        """Of every service that is started here: the oracle and the commands go by the configuration."""
         self.log = folder / "cdcwatch.log"
         self.configuration = write_configuration(
             folder / "cdcwatch.toml",
