@@ -194,9 +194,7 @@ class Proxy:
         link = _Link(writer, far_writer)
         self._links.add(link)
         try:
-            await asyncio.gather(
-                self._relay(link, Way.TO_SERVER, reader), self._relay(link, Way.TO_CLIENT, far_reader)
-            )
+            await asyncio.gather(self._relay(link, Way.TO_SERVER, reader), self._relay(link, Way.TO_CLIENT, far_reader))
         finally:
             self._links.discard(link)
             link.abort()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import heapq
-import os
 import signal
 import tempfile
 import threading
@@ -45,7 +44,7 @@ _SLOW_S = 0.25
 _THROTTLED_BYTES_PER_S = 40_000
 _BROKER_START_TIMEOUT_S = 300
 _LOG_TAIL_BYTES = 6000
-_WORKING_S = 8.0
+_WORKING_S = 12.0
 _MOSTLY = 0.8
 
 
@@ -95,7 +94,9 @@ class Stature(NamedTuple):
         fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in status.splitlines())}
         if "VmRSS" not in fields:
             raise ProcessLookupError(pid)
-        return cls(int(fields["VmRSS"][0]) / 1024, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"][0]))
+        return cls(
+            int(fields["VmRSS"][0]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), int(fields["Threads"][0])
+        )
 
     def __str__(self) -> str:
         return f"{self.rss_mib:.0f} MiB, {self.descriptors} descriptors, {self.threads} threads"
@@ -462,9 +463,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cdcwatch-soak-"))
     print(f"the service's log: {folder / 'cdcwatch.log'}")
-    Soak(
-        arguments.seed, arguments.minutes, plugin=arguments.plugin, delivery=arguments.delivery, folder=folder
-    ).run()
+    Soak(arguments.seed, arguments.minutes, plugin=arguments.plugin, delivery=arguments.delivery, folder=folder).run()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
 
 class Echo(socketserver.BaseRequestHandler):
@@ -55,7 +56,7 @@ class Client:
     def __init__(self, proxy: Proxy) -> None:
         self.socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         assert self.says(b"hello")
         return self
 
