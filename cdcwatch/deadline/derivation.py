@@ -42,6 +42,7 @@ class Derivation:
         self._rule, self._encoder = rule, encoder
         self._covered = Position()
         self._snapshot: SnapshotVisibility | None = None
+        self._is_shown = False  # the transaction at hand, by the snapshot, and so passed over
         self._transaction: Begin | None = None
         self._stamp: Stamp | None = None  # of the transaction at hand, made when its first event is
         self._ordinal = 0  # of the last change that is settled, in the transaction at hand
@@ -56,6 +57,8 @@ class Derivation:
         self.change_count = 0
         self.replayed_count = 0
         self.dead_letter_count = 0
+        self.tells_all = False
+        """Since the restart, what the snapshot has shown is told all the same: a close came."""
         self.last_dead_letter = ""
         """Its id and reason."""
 
@@ -82,9 +85,12 @@ class Derivation:
     def restart(self, covered: Position, snapshot: SnapshotVisibility | None = None) -> None:
         """A new connection: the stream begins again at or before `covered`, outside a transaction.
 
-        `snapshot`: transactions that a read of the table has shown already; their events are not repeated either.
+        `snapshot`: transactions that a read of the table has shown already; their events are not repeated either. At a
+        first read up to the first close among them: closing may begin before the read is published, as the broker may
+        be away or the process die over it. What was closed by then is not in the read, and the stream tells all from
+        there on.
         """
-        self._covered, self._snapshot = covered, snapshot
+        self._covered, self._snapshot, self._is_shown, self.tells_all = covered, snapshot, False, False
         self._end_lsn, self._news_commit_lsn, self._news_ordinal = covered
         self._transaction, self._held_delete, self._ordinal = None, None, 0
         self._events, self._updates, self._truncated_at = [], [], []
@@ -120,7 +126,8 @@ class Derivation:
         self._ordinal = 0
         self._stamp = None
         covered = self._covered
-        if begin.commit_lsn < covered.end_lsn or (self._snapshot is not None and self._snapshot.sees(begin.xid)):
+        self._is_shown = self._snapshot is not None and self._snapshot.sees(begin.xid)
+        if begin.commit_lsn < covered.end_lsn or self._is_shown:
             self._repeats_through = sys.maxsize
         else:
             self._repeats_through = covered.ordinal if begin.commit_lsn == covered.commit_lsn else 0
@@ -157,7 +164,7 @@ class Derivation:
         live_us = self._rule.live_us(new)
         # The heap takes the version from every change, event or not.
         self._updates.append((key, live_us, new.version or 0))
-        if self._is_news():
+        if self._is_news() or (self._is_shown and self._tells_from(kind, old, new, live_us)):
             rule = self._rule
             derived = rule.inserted(new, live_us) if kind == INSERT else rule.updated(old, new, live_us)
             if derived is not None:
@@ -203,6 +210,24 @@ class Derivation:
             raise RuntimeError("an event has a transaction")
         self._stamp = stamp = self._encoder.stamp(begin.commit_lsn, begin.time_us)
         return stamp
+
+    def _tells_from(self, kind: str, old: Row | None, new: Row, live_us: int | None) -> bool:
+        """Whether this change, which the snapshot shows, is told, and all that follow: from the first close on."""
+        begin, covered, snapshot = self._transaction, self._covered, self._snapshot
+        if begin is None or snapshot is None or not snapshot.to_first_close or kind != UPDATE:
+            return False
+        derived = self._rule.updated(old, new, live_us)
+        if derived is None or not self._rule.is_close(derived):
+            return False
+        self._snapshot, self._is_shown, self.tells_all = None, False, True
+        if begin.commit_lsn < covered.end_lsn:
+            return False
+        self._repeats_through = covered.ordinal if begin.commit_lsn == covered.commit_lsn else 0
+        if self._ordinal <= self._repeats_through:
+            return False
+        self.replayed_count -= 1
+        self._news_commit_lsn, self._news_ordinal = begin.commit_lsn, self._ordinal
+        return True
 
     def _is_news(self) -> bool:
         """Counts the change at hand and moves the position over it; False when it was behind us already."""

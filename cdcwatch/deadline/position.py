@@ -38,6 +38,8 @@ class SnapshotVisibility(NamedTuple):
     """None at or above is visible."""
     in_progress: frozenset[int]
     """Those between that were still running."""
+    to_first_close: bool = False
+    """What it shows is passed over only up to the first close among it: nobody was told of these orders before."""
 
     def sees(self, xid: int) -> bool:
         """Whether the snapshot shows a committed transaction, given the 32 bits of its id that the stream carries."""

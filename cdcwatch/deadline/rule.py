@@ -81,6 +81,10 @@ class DeadlineRule:
             return Derived(SCHEDULED, new, None)
         return Derived(MOVED, new, was_us) if live_us is not None else self._ended(new, was_us)
 
+    def is_close(self, derived: Derived) -> bool:
+        """Whether it may be a close of ours: without a status it shows as a deadline that was cleared."""
+        return derived.type == EXPIRED or (self._closed_status is None and derived.reason == REASON_CLEARED)
+
     def deleted(self, old: Row | None) -> Derived | None:
         """A row that is gone."""
         if old is None:

@@ -31,6 +31,13 @@ class SnapshotMark:
     lsn: int
     """Every transaction that the read shows commits before this LSN."""
     visibility: SnapshotVisibility
+    tells_all: bool = False
+    """The stream tells what the read has shown, too: it has come to the first close among that."""
+
+    @property
+    def skipped(self) -> SnapshotVisibility | None:
+        """The transactions that the stream passes over."""
+        return None if self.tells_all else self.visibility
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class Progress:
                     "xmin": str(mark.visibility.xmin),
                     "xmax": str(mark.visibility.xmax),
                     "in_progress": [str(xid) for xid in sorted(mark.visibility.in_progress)],
+                    "to_first_close": mark.visibility.to_first_close,
+                    "tells_all": mark.tells_all,
                 },
             }
         )
@@ -96,8 +105,12 @@ class Progress:
             else SnapshotMark(
                 parse_lsn(mark["lsn"]),
                 SnapshotVisibility(
-                    int(mark["xmin"]), int(mark["xmax"]), frozenset(int(xid) for xid in mark["in_progress"])
+                    int(mark["xmin"]),
+                    int(mark["xmax"]),
+                    frozenset(int(xid) for xid in mark["in_progress"]),
+                    mark.get("to_first_close", False),
                 ),
+                mark.get("tells_all", False),
             ),
             record.get("gap"),
             None if record.get("partitions") is None else tuple(record["partitions"]),

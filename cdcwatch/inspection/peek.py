@@ -116,7 +116,7 @@ def start_of(settings: Settings, status: SlotStatus, system: str) -> Start:
     if own.end_lsn > progress.position.end_lsn:
         return Start(own, None, ("the slot is beyond the topic's progress: run stops with a gap (--accept-gap)",))
     mark = progress.snapshot
-    snapshot = mark.visibility if mark is not None and own.end_lsn < mark.lsn else None
+    snapshot = mark.skipped if mark is not None and own.end_lsn < mark.lsn else None
     covered = progress.position if settings.kafka.delivery == "exactly_once" else own
     return Start(covered, snapshot, ())
 

@@ -10,7 +10,7 @@ status updates go on with the position that is durable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
@@ -244,7 +244,7 @@ class Follower:
         state = self._state
         covered = state.handed_over
         mark = state.snapshot if state.skips_snapshot else None
-        self._derivation.restart(covered, mark.visibility if mark else None)
+        self._derivation.restart(covered, mark.skipped if mark else None)
         self._offered_lsn = covered.end_lsn
         self._begun = True
 
@@ -297,7 +297,9 @@ class Follower:
                 self._state.arrivals.note(portion.events)
 
     def _offer(self, events: Sequence[Event]) -> None:
-        position = self._derivation.position
+        position, mark = self._derivation.position, self._state.snapshot
+        if self._derivation.tells_all and mark is not None and not mark.tells_all:
+            self._state.snapshot = replace(mark, tells_all=True)
         self._outbox.offer(events, self._state.progress(position))
         if events:
             failpoints.reached("outbox.offered", self._derivation.open_changes)

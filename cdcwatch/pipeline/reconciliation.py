@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
@@ -141,7 +142,10 @@ def publish_reconciled(
     else:
         position, additions = Position(end_lsn=facts.confirmed_flush_lsn), 0
     leaves = None if table.leaves is None else tuple(sorted(leaf.oid for leaf in table.leaves))
-    progress = Progress(origin, position, read.mark, partitions=leaves, additions=additions)
+    mark = read.mark
+    if before is None and not told.has_history:
+        mark = replace(mark, visibility=mark.visibility._replace(to_first_close=True))
+    progress = Progress(origin, position, mark, partitions=leaves, additions=additions)
     reconciliation = Reconciliation(read, told, table, DeadlineRule(table), encoder)
     event = None
     if gap is not None and not told.has_gap(gap):

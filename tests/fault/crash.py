@@ -16,7 +16,7 @@ from tests.oracle.world import Process
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.oracle.subscriber import Record
     from tests.oracle.world import World
@@ -70,14 +70,15 @@ class Crashes:
         *points: CrashPoint,
         provoke: Callable[[Process], Any] = lambda _process: None,
         nudge: Callable[[], Any] | None = None,
+        armed_too: Sequence[CrashPoint] = (),
     ) -> str:
         """Starts a process that must come to all of these places; at the last one it may end. What it said.
 
-        `provoke` is called once, `nudge` again and again until it has.
+        `provoke` is called once, `nudge` again and again until it has. `armed_too`: places that it may come to or not.
         """
         world = self._world
         said = Said(world)
-        process = world.run(environment={VARIABLE: ",".join(point.specification for point in points)})
+        process = world.run(environment={VARIABLE: ",".join(point.specification for point in (*points, *armed_too))})
         try:
             provoke(process)
             for point in points:
@@ -105,6 +106,8 @@ class Crashes:
                 if point.action == "raise":
                     wait_until(lambda: "FailpointError" in said.now(), 30, "the mistake is told")
             process.wait_ready()
+            overdue = "SELECT count(*) FROM orders WHERE status = 'pending' AND expires_at < now() - interval '2 s'"
+            wait_until(lambda: self._world.scalar(overdue) == 0, 30, "it closes what is due without a restart")
             process.stop()
             return
         assert process.wait() == codes[0], said.now()[-2000:]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
@@ -181,6 +182,27 @@ def test_crashed_in_the_first_read(database: Database, kafka: Kafka, topic: str,
         world.connection.execute("UPDATE orders SET status = 'paid'")
         records = crashes.recovered()
     assert sum(record.event["data"]["snapshot"] for record in records) == 6_000
+
+
+def test_what_is_closed_before_the_first_read_is_published_is_told(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Killed over the read, with closes committed: no later read shows these orders, and the stream tells of them."""
+    with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
+        world.install()
+        world.connection.execute(ORDERS_LATER, [3_000])
+        world.connection.execute("UPDATE orders SET expires_at = clock_timestamp() WHERE id <= 1000")
+        crashes = Crashes(world)
+        crashes.crash(CrashPoint("close.settled", "kill", "2"), armed_too=[CrashPoint("snapshot.scanned", "pause:120")])
+        assert world.records() == []
+        assert world.scalar("SELECT count(*) FROM orders WHERE status = 'expired'") == 1_000
+        with world.running():
+            world.wait_confirmed()
+        told = Counter((record.event["type"], record.key) for record in world.records())
+    assert told == {
+        **{("deadline.expired", str(key)): 1 for key in range(1, 1_001)},
+        **{("deadline.scheduled", str(key)): 1 for key in range(1_001, 3_001)},
+    }
 
 
 def test_frozen_until_another_has_taken_over(database: Database, kafka: Kafka, topic: str, tmp_path: Path) -> None:

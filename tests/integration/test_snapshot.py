@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -156,6 +157,25 @@ def test_every_change_is_either_in_the_snapshot_or_in_the_stream(
     _insert(connection, 6, due, "pending", 0)
     assert sorted(event.key or b"" for event in events) == [b"1", b"4"]
     assert [event.key for event in _streamed(connection, table, mark)] == [b"5", b"2", b"3", b"6"]
+
+
+def test_from_a_close_on_that_the_read_came_too_late_for_the_stream_tells_all(
+    database: Database, connection: psycopg.Connection[Any]
+) -> None:
+    """Closing may begin before the read that is published at last: with the broker away, or after a crash."""
+    table = _watched(Column("id", "bigint"), status="text")
+    _make(connection, table)
+    for key in (1, 2, 3):
+        _insert(connection, key, "2030-01-01 00:00:00+00", "pending", 0)
+    connection.execute("UPDATE holds SET status = 'paid' WHERE id = 3")
+    connection.execute("UPDATE holds SET status = 'expired' WHERE id = 1")
+    connection.execute("UPDATE holds SET expires_at = '2031-01-01 00:00:00+00' WHERE id = 2")
+    read, mark = _snapshot(database, table)
+    mark = replace(mark, visibility=mark.visibility._replace(to_first_close=True))
+    assert [event.key for event in read] == [b"2"]
+    connection.execute("DELETE FROM holds WHERE id = 2")
+    streamed = [(event.key, orjson.loads(event.value)["type"]) for event in _streamed(connection, table, mark)]
+    assert streamed == [(b"1", "deadline.expired"), (b"2", "deadline.scheduled"), (b"2", "deadline.cancelled")]
 
 
 def test_a_table_that_is_not_there_and_a_server_that_is_not(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cdcwatch.close.window import Window
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.position import Position
+from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.watermark import Watermark
 from cdcwatch.pipeline.follower import ReadingState
@@ -84,6 +85,11 @@ def replay_of_the_snapshot(_: World, patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def closes_before_the_read(_: World, patch: pytest.MonkeyPatch) -> None:
+    """What was closed before a first read was published is told by nobody."""
+    patch.setattr(DeadlineRule, "is_close", lambda _self, _derived: False)
+
+
 def clock_of_the_window(_: World, patch: pytest.MonkeyPatch) -> None:
     """The window believes in the database's clock as it was a while ago."""
     known = Window.__init__
@@ -111,6 +117,7 @@ MUTATIONS: dict[str, Callable[[World, pytest.MonkeyPatch], None]] = {
         skip_of_the_snapshot,
         other_writers,
         replay_of_the_snapshot,
+        closes_before_the_read,
         clock_of_the_window,
     )
 }

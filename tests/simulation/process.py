@@ -150,7 +150,9 @@ class SimProcess:
 
     def _publish_snapshot(self, sink: Sink, facts: SlotFacts, origin: Origin) -> Progress:
         server = self.server
-        mark = SnapshotMark(server.lsn, SnapshotVisibility(server.xid + 1, server.xid + 1, frozenset()))
+        mark = SnapshotMark(
+            server.lsn, SnapshotVisibility(server.xid + 1, server.xid + 1, frozenset(), to_first_close=True)
+        )
         taken = SnapshotTaken(
             frozenset(done.xid for done in server.log),
             {key: format_instant(us) for key, row in server.rows.items() if (us := live_us(row)) is not None},

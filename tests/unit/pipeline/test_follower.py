@@ -158,6 +158,26 @@ def test_a_snapshots_mark_goes_along_until_it_is_passed(world):
     assert batch.progress.snapshot is world.state.snapshot
 
 
+def test_from_the_first_close_on_that_a_snapshot_shows_all_is_told_and_the_record_says_so(world):
+    shown = SnapshotMark(0x4800, SnapshotVisibility(700, 705, frozenset(), to_first_close=True))
+    world.state.snapshot = shown
+    values = {"id": 1, "status": "expired", "expires_at": instant(DUE_US), "version": 1}
+    closed = render("U", WATCHED, columns=values, identity={"id": 1})
+    world.step(*transaction(0x2000, insert(1), insert(2), xid=701))
+    assert not world.publish()
+    first, *rest = transaction(0x3000, insert(3), closed, insert(4), xid=702)
+    world.step(first, *rest)
+    (batch,) = world.acknowledge()
+    assert ids([batch]) == ["0/3000-2", "0/3000-3"]
+    mark = Progress.from_json(batch.progress.to_json()).snapshot
+    assert mark == replace(shown, tells_all=True)
+
+    started = World(start=False)
+    started.state.begin_at(batch.progress, mark)
+    started.step(*transaction(0x3000, insert(3), closed, insert(4), xid=702), *transaction(0x4000, insert(5), xid=703))
+    assert ids(started.publish()) == ["0/4000-1"]
+
+
 def test_nothing_is_read_before_the_sink_has_spoken():
     world = World(start=False)
     world.step(*transaction(0x2000, insert(1)))
