@@ -43,12 +43,11 @@ _REFUSED = (
         "28000",
     ),
     (re.compile(r"database .* does not exist"), "3D000"),
-    (re.compile(r"permission denied for database"), "42501"),
 )
 
 _NO_TLS: Final = "the server's side: ssl = on with ssl_cert_file and ssl_key_file; ours: sslmode in the DSN"
-# What libpq says of certificates, before any server speaks: no retry helps, as with a wrong password.
-_TLS: Final = (
+# What else ends a connection in the making, with a remedy of its own: no retry helps, as with a wrong password.
+_BARRED: Final = (
     (
         re.compile(r"certificate verify failed|certificate has expired|unable to get local issuer"),
         "set sslrootcert to the authority of the server's certificate, or renew what has expired",
@@ -62,6 +61,14 @@ _TLS: Final = (
     (
         re.compile(r"private key file|certificate file|requires a valid client certificate|certificate authentication"),
         "mend sslcert, sslkey (chmod 600) and sslpassword in the DSN",
+    ),
+    (
+        re.compile(r"permission denied for database"),
+        "GRANT CONNECT ON DATABASE … TO …, for the database and the role of postgres.dsn, as sql/install.sql does",
+    ),
+    (
+        re.compile(r"to start (walsender|WAL sender)"),
+        "ALTER ROLE … REPLICATION for the role of postgres.dsn, as sql/install.sql does",
     ),
     (re.compile(r"no pg_hba\.conf entry for .*no encryption"), "encrypt the link: sslmode=verify-full in the DSN"),
 )
@@ -285,9 +292,9 @@ def explain(error: psycopg.Error) -> CdcwatchError:
             f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
         )
     if not state:
-        tls = next((remedy for text, remedy in _TLS if text.search(said)), None)
-        if tls is not None:
-            return PreconditionError(f"PostgreSQL: {said}", remedy=tls)
+        barred = next((remedy for text, remedy in _BARRED if text.search(said)), None)
+        if barred is not None:
+            return PreconditionError(f"PostgreSQL: {said}", remedy=barred)
     state = state or next((known for text, known in _REFUSED if text.search(said)), "")
     if state[:2] in {"08", "57", "53", ""} or state in _TRANSIENT:
         remedy = _REMEDIES.get(state, "see that the server is up and reachable")

@@ -93,6 +93,10 @@ class Rights:
     may_delete: bool
     is_filtered: bool = False
     """Row-level security hides rows from this role."""
+    may_make_temporary: bool = True
+    """Tables: what `close.also` reads is one."""
+    database: str = ""
+    """Its name, quoted as SQL needs it."""
 
     @property
     def may_read(self) -> bool:

@@ -195,6 +195,13 @@ def rights(facts: Facts) -> Check | None:
         missing.insert(0, "USAGE of its schema")
     if missing:
         return Check("rights", "fail", f"{role} lacks {', '.join(missing)} on {name}", "; ".join(grants))
+    if facts.settings.close.also.strip() and action == "update" and not facts.rights.may_make_temporary:
+        return Check(
+            "rights",
+            "fail",
+            f"{role} lacks TEMPORARY on the database, where close.also reads the temporary table closed",
+            f"GRANT TEMPORARY ON DATABASE {facts.rights.database} TO {role}",
+        )
     return Check("rights", "ok", f"{role} may read {name} and close its orders")
 
 

@@ -26,11 +26,12 @@ STOP_TIMEOUT_S = 60
 
 
 @contextmanager
-def stopping(server: LocalPostgres) -> Iterator[threading.Thread]:
-    """A fast shutdown, asked for and on its way; over at the end of the block."""
+def stopping(server: LocalPostgres, times: int = 1) -> Iterator[threading.Thread]:
+    """A fast shutdown, asked for and on its way; over at the end of the block. `times`: the how many-eth it is."""
     thread = threading.Thread(target=server.stop, kwargs={"timeout_s": STOP_TIMEOUT_S})
     thread.start()
-    wait_until(lambda: "received fast shutdown request" in server.log_path.read_text(), 20, "the shutdown begins")
+    said = "received fast shutdown request"
+    wait_until(lambda: server.log_path.read_text().count(said) >= times, 20, "the shutdown begins")
     yield thread
     thread.join(STOP_TIMEOUT_S)
     assert not thread.is_alive()
@@ -82,7 +83,16 @@ def test_b08_with_the_broker_away_it_waits_and_nothing_is_confirmed_for_it(
             own_postgres.start()
             world.connection = database.connect()
             world.wait_confirmed()
-        assert [record.key for record in world.records()] == ["1"]
+            assert [record.key for record in world.records()] == ["1"]
+            own_kafka.kill()
+            world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (2, '2999-01-01')")
+            world.connection.close()
+            with stopping(own_postgres, times=2) as shutdown:
+                assert shutdown.is_alive()
+                process.kill()  # the way out that the runbook names
+            own_postgres.start()
+            world.connection = database.connect()
+            assert world.confirmed_lsn() < world.current_lsn()
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
