@@ -44,6 +44,41 @@ class Column:
         return _MODIFIER.sub("", self.base or self.type)
 
 
+class Attachment(NamedTuple):
+    """A partition, and since when it is one."""
+
+    oid: int
+    stamp: str = ""
+    """Another one after it, or what it is a partition of, was detached and attached again; empty: not known."""
+
+    def is_over(self, now: Attachment) -> bool:
+        """Whether the same partition was away in between."""
+        return bool(self.stamp) and self.stamp != now.stamp
+
+
+class PublicationStamp(NamedTuple):
+    """By which transactions a publication is as it is: one that was altered and put back has another."""
+
+    publication: str = ""
+    """Of itself; empty where there is none, or nobody knows."""
+    members: str = ""
+    """Of its entries that hold the table; empty where it has none of its own, or where they were to be altered."""
+    goes_with_column: bool = False
+    """The transaction that wrote the entries altered a column too: how a listed column must be retyped."""
+
+    def was_altered(self, now: PublicationStamp) -> bool:
+        """Whether changes may have been left out in between.
+
+        Not where a column was altered in the same transaction: nobody else saw what the publication was meanwhile.
+        """
+        if self.publication != now.publication:
+            return True
+        return bool(self.members) and self.members != now.members and not now.goes_with_column
+
+
+NO_PUBLICATION: Final = PublicationStamp()
+
+
 class Leaf(NamedTuple):
     """A partition that holds rows."""
 
@@ -52,6 +87,13 @@ class Leaf(NamedTuple):
     name: str
     filenode: int
     """pg_class.relfilenode: another one after a TRUNCATE, and after whatever else rewrites it."""
+    stamp: str = ""
+    """As of its attachment."""
+
+    @property
+    def attachment(self) -> Attachment:
+        """What the progress record holds of it."""
+        return Attachment(self.oid, self.stamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +122,8 @@ class WatchedTable:
     """Of a deadline without time zone: the zone whose local time it is; empty for a timestamptz."""
     leaves: tuple[Leaf, ...] | None = field(default=None, compare=False)
     """Of a partitioned table; None for an ordinary one."""
+    publication: PublicationStamp = field(default=NO_PUBLICATION, compare=False)
+    """That pgoutput reads by."""
 
     @property
     def qualified_name(self) -> str:

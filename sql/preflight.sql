@@ -146,7 +146,13 @@ SELECT leaf.oid::int8                                                           
           JOIN pg_index whole ON whole.indexrelid = pg_partition_root(part.indexrelid)
          WHERE part.indrelid = leaf.oid AND part.indisvalid
            AND whole.indrelid = %(oid)s AND whole.indisreplident
-         LIMIT 1)                                                                              AS identity_part
+         LIMIT 1)                                                                              AS identity_part,
+       -- The rows that make it one, by the transactions that wrote them: freezing leaves xmin as it is.
+       coalesce((SELECT string_agg(link.xmin::text, '.' ORDER BY link.inhrelid)
+                   FROM pg_partition_ancestors(leaf.oid) AS above
+                   JOIN pg_inherits link ON link.inhrelid = above.relid
+                  WHERE link.inhrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)
+                                           WHERE level > 0)), '')                              AS stamp
   FROM pg_partition_tree(%(oid)s::oid::regclass) AS tree
   JOIN pg_class leaf ON leaf.oid = tree.relid
   JOIN pg_namespace schema ON schema.oid = leaf.relnamespace
@@ -206,6 +212,33 @@ SELECT publication.pubinsert AND publication.pubupdate AND publication.pubdelete
     ON published.pubname = publication.pubname
    AND published.schemaname = %(schema)s AND published.tablename = %(table)s
  WHERE publication.pubname = %(publication)s;
+
+-- name: publication_stamp
+-- Who wrote the publication, and its members that hold the table: itself, what it is a partition of, or their schemas.
+-- An ALTER that is taken back leaves other rows; other tables that come and go don't. A member is found by what it
+-- depends on: pg_publication_namespace came with PostgreSQL 15.
+-- https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
+WITH held AS (SELECT relation.oid, relation.relnamespace
+                FROM pg_class relation
+               WHERE relation.oid = %(oid)s
+                  OR relation.oid IN (SELECT relid FROM pg_partition_ancestors(%(oid)s::oid::regclass)))
+SELECT format('%%s.%%s', publication.oid, publication.xmin::text)                                      AS publication,
+       coalesce(string_agg(format('%%s.%%s', member.objid, member.xmin), ' '
+                           ORDER BY member.objid, member.xmin::text), '')                       AS members,
+       coalesce(bool_and(member.xmin::text IN (SELECT attribute.xmin::text
+                                                 FROM pg_attribute attribute
+                                                WHERE attribute.attrelid = %(oid)s AND attribute.attnum > 0)),
+                false)                                                                          AS goes_with_column
+  FROM pg_publication publication
+  LEFT JOIN pg_depend member
+    ON member.refclassid = 'pg_publication'::regclass AND member.refobjid = publication.oid
+   AND EXISTS (SELECT FROM pg_depend other
+                WHERE other.classid = member.classid AND other.objid = member.objid
+                  AND (other.refclassid = 'pg_class'::regclass AND other.refobjid IN (SELECT oid FROM held)
+                       OR other.refclassid = 'pg_namespace'::regclass
+                           AND other.refobjid IN (SELECT relnamespace FROM held)))
+ WHERE publication.pubname = %(publication)s
+ GROUP BY publication.oid, publication.xmin::text;
 
 -- name: publication_rights
 -- What making a publication for the table takes: to own it, and CREATE in the database.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.lsn import format_lsn, parse_lsn
+from cdcwatch.table import NO_PUBLICATION, Attachment, PublicationStamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Origin:
     """Of the watched table; 0 in records of versions that didn't note it."""
     table_name: str = ""
     """As it was called then, `schema.name`."""
+    publication: PublicationStamp = NO_PUBLICATION
+    """Of the publication then; empty where there is none, and in records of versions that didn't note it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,23 @@ class Progress:
     """Kept until the slot has passed it: until then the stream still holds transactions that the read has shown."""
     gap: str | None = None
     """Why events may be missing before `position`, found out after it was reached; None when none are known to be."""
-    partitions: tuple[int, ...] | None = None
-    """OIDs of the partitions whose orders the topic knows; None where the table has none."""
+    partitions: tuple[Attachment, ...] | None = None
+    """The partitions whose orders the topic knows; None where the table has none."""
     additions: int = 0
     """How often orders were added that the stream did not tell: two records at one position differ in this."""
 
     def to_json(self) -> bytes:
         """The record's value."""
         mark = self.snapshot
-        additional = {} if self.partitions is None else {"partitions": self.partitions, "additions": self.additions}
+        additional: dict[str, Any] = {}
+        if self.partitions is not None:
+            additional = {
+                "partitions": [partition.oid for partition in self.partitions],
+                "attached": [partition.stamp for partition in self.partitions],
+                "additions": self.additions,
+            }
+        if self.origin.publication.publication:
+            additional["publication"] = self.origin.publication[:2]
         return orjson.dumps(
             {
                 **additional,
@@ -98,6 +110,7 @@ class Progress:
                 record["slot"],
                 record.get("table_oid", 0),
                 record.get("table_name", ""),
+                PublicationStamp(*record.get("publication", ())),
             ),
             Position(parse_lsn(record["end_lsn"]), parse_lsn(record["commit_lsn"]), record["ordinal"]),
             None
@@ -113,7 +126,7 @@ class Progress:
                 mark.get("tells_all", False),
             ),
             record.get("gap"),
-            None if record.get("partitions") is None else tuple(record["partitions"]),
+            _partitions(record),
             record.get("additions", 0),
         )
 
@@ -125,3 +138,11 @@ class Progress:
     def _order(self) -> tuple[Position, int, bool]:
         """Records follow each other in this order, some at one position."""
         return self.position, self.additions, self.gap is not None
+
+
+def _partitions(record: dict[str, Any]) -> tuple[Attachment, ...] | None:
+    oids = record.get("partitions")
+    if oids is None:
+        return None
+    # Without stamps in records of versions that didn't note them.
+    return tuple(map(Attachment, oids, record.get("attached") or [""] * len(oids)))

@@ -35,9 +35,8 @@ def find_gap(settings: Settings) -> PreconditionError | None:
     progress, inquiry = progress_of(settings), Inquiry(settings)
     found = inquiry.surroundings()
     table = found.table
-    origin = Origin(
-        facts.system_identifier, facts.timeline, facts.database, settings.slot.name, table.oid, table.qualified_name
-    )
+    known = (table.oid, table.qualified_name, table.publication)
+    origin = Origin(facts.system_identifier, facts.timeline, facts.database, settings.slot.name, *known)
     try:
         require_no_gap(facts, progress, origin, server_lsn=found.current_lsn)
     except PreconditionError as error:

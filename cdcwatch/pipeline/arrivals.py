@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cdcwatch.deadline.event import Event
+    from cdcwatch.table import Attachment
 
 
 class _Offered(NamedTuple):
     events: Sequence[Event]
     after_lsn: int
     """Every transaction that the events show has committed before."""
-    known: tuple[int, ...] | None
+    known: tuple[Attachment, ...] | None
     """With the last of them: the partitions whose orders the topic knows then."""
 
 
@@ -29,8 +30,8 @@ class Arrivals:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` ends the reader's wait."""
-        self.known: tuple[int, ...] | None = None
-        """OIDs of the partitions whose orders the topic knows; None: not partitioned, or not known yet."""
+        self.known: tuple[Attachment, ...] | None = None
+        """The partitions whose orders the topic knows; None: not partitioned, or not known yet."""
         self._wake = wake
         self._taken = threading.Condition()
         self._offered: _Offered | None = None
@@ -44,8 +45,12 @@ class Arrivals:
         """The partitions were looked at, and none has come: what the stream told before needs no remembering."""
         self._told_before, self._told = self._told, set()
 
+    def forget(self) -> None:
+        """Of a partition that was away in between, what the stream told before is over: it holds back no order."""
+        self._told_before, self._told = set(), set()
+
     def give(
-        self, events: Sequence[Event], *, after_lsn: int, timeout_s: float, known: tuple[int, ...] | None = None
+        self, events: Sequence[Event], *, after_lsn: int, timeout_s: float, known: tuple[Attachment, ...] | None = None
     ) -> bool:
         """Waits until the reader has taken them; False when it has not in time, and won't."""
         with self._taken:

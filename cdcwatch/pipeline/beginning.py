@@ -101,6 +101,13 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
             " holds of the old one would be passed over",
             remedy=remedy,
         )
+    noted, stamp = before.publication, origin.publication
+    if noted.publication and stamp.publication and noted.was_altered(stamp):
+        raise PreconditionError(
+            f"the publication of {origin.table_name} was altered, or is another one, since the topic's progress was"
+            " noted: changes may have been left out",
+            remedy=f"mend what `cdcwatch check` tells of it, then {remedy}",
+        )
     if progress.position.end_lsn > server_lsn:
         raise PreconditionError(
             f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.database import connect, translated
@@ -10,7 +10,7 @@ from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table, read_table
-from cdcwatch.slot.publication import require_published
+from cdcwatch.slot.publication import publication_stamp, require_published
 from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Inquiry:
         """The table, the server and where its WAL ends."""
         with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
-            table = load_table(connection, self._settings)
+            table = self._stamped(connection, load_table(connection, self._settings))
             return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
 
     def current_lsn(self) -> int:
@@ -65,7 +65,12 @@ class Inquiry:
             facts = read_table(connection, self._settings)
             if self._settings.slot.plugin == "pgoutput":
                 require_published(connection, facts, self._settings)
-            return facts.watched
+            return self._stamped(connection, facts.watched)
+
+    def _stamped(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable) -> WatchedTable:
+        if self._settings.slot.plugin != "pgoutput":
+            return table
+        return replace(table, publication=publication_stamp(connection, table.oid, self._settings))
 
     def is_followed(self, oid: int) -> bool:
         """Whether the stream tells of the table by its OID: pgoutput, with a publication of the table itself."""

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
@@ -18,6 +18,7 @@ from cdcwatch.pipeline.beginning import StartOverError, require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
 from cdcwatch.pipeline.readiness import ReaderSigns
 from cdcwatch.slot.stream import SlotBusyError
+from cdcwatch.table import NO_PUBLICATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cdcwatch.pipeline.arrivals import Arrivals
     from cdcwatch.pipeline.follower import ReadingObserver, ScheduleFeed
     from cdcwatch.slot.stream import Holder, Slot, SlotFacts, SlotStream
+    from cdcwatch.table import PublicationStamp
 
 _STANDBY_POLL_S: Final = 1.0
 _STOP_POLL_S: Final = 0.05
@@ -90,10 +92,13 @@ class Reader(threading.Thread):
         failed: Callable[[CdcwatchError], None],
         until_lsn: int | None = None,
         arrivals: Arrivals | None = None,
-        table: tuple[int, str] = (0, ""),
+        table: tuple[int, str, PublicationStamp] = (0, "", NO_PUBLICATION),
         stands_by: bool = True,
     ) -> None:
-        """`table`: OID and name, for the progress record. `stands_by`: waits while another process has the slot."""
+        """`table`: OID, name and its publication's stamp, for the progress record.
+
+        `stands_by`: waits while another process has the slot.
+        """
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
@@ -108,6 +113,7 @@ class Reader(threading.Thread):
         self._backoff = Backoff(first_s=0.1, most_s=5.0)
         self._announced: Holder | None = None
         self._gap: str | None = None
+        self._expects_alteration = False
         self._begin_lsn = 0  # where the slot stood when it was taken
         self.reconnect_count = 0
         self._stepped_s = self._heard_s = time.monotonic()
@@ -169,6 +175,10 @@ class Reader(threading.Thread):
     def mark_gap(self, reason: str) -> None:
         """The last progress record shall say that events may be missing, so that no later start overlooks it."""
         self._gap = reason
+
+    def expect_altered_publication(self) -> None:
+        """The last progress record shall not hold it against the publication that it was altered: we said how."""
+        self._expects_alteration = True
 
     def request_stop(self) -> None:
         """Stops reading; the thread ends once all that was read is durable and confirmed, or with `abandon`."""
@@ -312,8 +322,11 @@ class Reader(threading.Thread):
     def _close_outbox(self) -> None:
         """Nobody else offers."""
         state, gap = self._state, self._gap
-        if gap is not None and state is not None and state.start is not None:
-            self._gap = None
+        if state is not None and state.start is not None and (gap is not None or self._expects_alteration):
+            if self._expects_alteration:
+                publication = state.origin.publication._replace(members="")
+                state.origin = replace(state.origin, publication=publication)
+            self._gap, self._expects_alteration = None, False
             self._outbox.offer([], state.progress(state.handed_over, gap))
         self._outbox.close()
 

@@ -141,7 +141,7 @@ def publish_reconciled(
         position, additions = before.position, before.additions + 1
     else:
         position, additions = Position(end_lsn=facts.confirmed_flush_lsn), 0
-    leaves = None if table.leaves is None else tuple(sorted(leaf.oid for leaf in table.leaves))
+    leaves = None if table.leaves is None else tuple(sorted(leaf.attachment for leaf in table.leaves))
     mark = read.mark
     if before is None and not told.has_history:
         mark = replace(mark, visibility=mark.visibility._replace(to_first_close=True))

@@ -144,6 +144,8 @@ class Service:
         """From the warden: ends in order, so that the progress record tells of the gap."""
         if self._reader is not None and error.is_gap:
             self._reader.mark_gap(str(error))
+        if self._reader is not None and error.alters_publication:
+            self._reader.expect_altered_publication()
         self._changed = error
         self._ended.set()
 
@@ -231,7 +233,7 @@ class Service:
             failed=self._fail,
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
             arrivals=self._arrivals,
-            table=(table.oid, table.qualified_name),
+            table=(table.oid, table.qualified_name, table.publication),
             stands_by=self._stands_by,
         )
         self._health.reader, self._health.closing = self._reader, self._closing

@@ -31,10 +31,13 @@ _log = logging.getLogger(__name__)
 class TableChangedError(PreconditionError):
     """The table is no longer what the stream was begun with."""
 
-    def __init__(self, message: str, *, remedy: str, is_gap: bool = True) -> None:
-        """`is_gap`: changes since then may be missing from the topic."""
+    def __init__(self, message: str, *, remedy: str, is_gap: bool = True, alters_publication: bool = False) -> None:
+        """`is_gap`: changes since then may be missing from the topic.
+
+        `alters_publication`: so does the remedy, which then is no gap.
+        """
         super().__init__(message, remedy=remedy)
-        self.is_gap = is_gap
+        self.is_gap, self.alters_publication = is_gap, alters_publication
 
 
 class Warden(threading.Thread):
@@ -116,14 +119,15 @@ class Warden(threading.Thread):
             )
         # The stream itself stops at a missing column, and of refused changes there is nothing to tell.
         if isinstance(error, MissingColumnError | RefusedUpdatesError):
-            return TableChangedError(str(error), remedy=error.remedy, is_gap=False)
+            refuses = isinstance(error, RefusedUpdatesError)
+            return TableChangedError(str(error), remedy=error.remedy, is_gap=False, alters_publication=refuses)
         return TableChangedError(str(error), remedy=f"{error.remedy}; then cdcwatch run --accept-gap")
 
 
 REMEDY: Final = "see `cdcwatch check`, then cdcwatch run --accept-gap reads the table again"
 
 
-def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:
+def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:  # noqa: PLR0911  a change each
     """What changed that the stream can't make good; None when nothing did. Pure."""
     if found.oid != begun_with.oid:
         return "another table has taken its name"
@@ -134,6 +138,8 @@ def compare(begun_with: WatchedTable, found: WatchedTable) -> str | None:
             return "its key has other columns"
         if not _hold_the_same(before, after):
             return f"column {before.name} was {before.type} and is {after.type}"
+    if begun_with.publication.was_altered(found.publication):
+        return "its publication was altered, and changes may have been left out meanwhile"
     if begun_with.logs_old_rows and not found.logs_old_rows:
         return "its replica identity no longer logs status and deadline"
     return None
@@ -146,6 +152,8 @@ def renews(begun_with: WatchedTable, found: WatchedTable) -> str | None:
             return f"column {before.name} is now called {after.name}"
         if before.type != after.type:
             return f"column {before.name} was {before.type} and is {after.type}"
+    if begun_with.publication[:2] != found.publication[:2]:
+        return "its publication was altered together with a column"
     return None
 
 

@@ -36,11 +36,13 @@ class Partition:
     """Of identity d and i."""
     identity_part: str | None = None
     """Its part of the index that is the parent's replica identity, as SQL writes it; None where there is none."""
+    stamp: str = ""
+    """Of its attachment."""
 
     @property
     def leaf(self) -> Leaf:
         """What the stream's readers need of it."""
-        return Leaf(self.oid, self.schema, self.name, self.filenode)
+        return Leaf(self.oid, self.schema, self.name, self.filenode, self.stamp)
 
     def logs(self, columns: frozenset[str]) -> bool:
         """Whether the WAL tells these columns of an old row."""

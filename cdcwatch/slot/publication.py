@@ -14,6 +14,7 @@ from psycopg.rows import class_row
 from cdcwatch.errors import PreconditionError
 from cdcwatch.queries import query
 from cdcwatch.slot.partitions import named, several
+from cdcwatch.table import NO_PUBLICATION, PublicationStamp
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,6 +69,16 @@ def read_publication(
     }
     with connection.cursor(row_factory=class_row(PublicationFacts)) as cursor:
         return cursor.execute(query("preflight", "publication_facts"), wanted).fetchone()
+
+
+def publication_stamp(connection: psycopg.Connection[Any], oid: int, settings: Settings) -> PublicationStamp:
+    """Of the table with that OID: another one after every ALTER that concerns it; empty without such a publication.
+
+    xmin tells them apart: https://www.postgresql.org/docs/current/ddl-system-columns.html
+    """
+    wanted = {"publication": settings.slot.publication, "oid": oid}
+    row = connection.execute(query("preflight", "publication_stamp"), wanted).fetchone()
+    return PublicationStamp(*row) if row else NO_PUBLICATION
 
 
 def may_publish(connection: psycopg.Connection[Any], table: TableFacts) -> bool:

@@ -73,7 +73,7 @@ def test_f10_a_deadline_that_ddl_moves_is_kept(world: World, identity: str) -> N
                 psycopg.errors.FeatureNotSupported
             ):  # PostgreSQL keeps a publication's columns as they are
                 world.connection.execute(retyped)
-            world.connection.execute("ALTER PUBLICATION cdcwatch_orders SET TABLE orders")
+            retyped = f"BEGIN; ALTER PUBLICATION cdcwatch_orders SET TABLE orders; {retyped}; COMMIT"
         world.connection.execute(retyped)  # type: ignore[call-overload]
         world.wait_nothing_due()
         world.wait_confirmed()

@@ -190,3 +190,41 @@ def test_h07_detached_and_dropped_while_the_process_was_down(world: World) -> No
     told = _told(world)
     assert (("cancelled", False) in told["201"]) == names_the_table
     assert told["1"][0] == ("scheduled", False)
+
+
+@pytest.mark.parametrize("when", ["streaming", "down"])
+def test_h07_detached_changed_and_attached_again_between_two_looks(world: World, when: str) -> None:
+    add_leaf(world.connection, "high", 100, 200)
+    process = world.run()
+    process.wait_ready()
+    world.connection.execute(
+        "INSERT INTO orders (id, expires_at) SELECT n, now() + interval '1 day' FROM unnest(ARRAY[1, 101, 102, 103]) n"
+    )
+    world.wait_confirmed()
+    if when == "down":
+        process.stop()
+    # Of a state that is over by the ATTACH: it must not hold back what the table shows after.
+    world.connection.execute("UPDATE orders SET expires_at = now() + interval '2 days' WHERE id = 101")
+    with world.connection.transaction():
+        world.connection.execute("ALTER TABLE orders DETACH PARTITION high")
+        world.connection.execute("UPDATE high SET expires_at = now() + interval '1 s' WHERE id = 101")
+        world.connection.execute("DELETE FROM high WHERE id = 102")
+        world.connection.execute("INSERT INTO high (id, expires_at) VALUES (104, now() + interval '1 day')")
+        world.connection.execute(attach("high", 100, 200))  # type: ignore[call-overload]
+    if when == "down":
+        process = world.run()
+        process.wait_ready()
+    _says(world, "the partition public.high was detached and attached again")
+    wait_until(lambda: world.scalar("SELECT status FROM orders WHERE id = 101") == "expired", 60, "closed")
+    _says(world, "open orders of new partitions were read")
+    world.wait_confirmed()
+    process.stop()
+    with world.running():
+        world.wait_confirmed()
+    told = _told(world)
+    assert told["101"][-1] == ("expired", False)
+    assert told["104"][-1] == ("scheduled", True)
+    assert ("scheduled", True) in told["103"]
+    assert told["1"] == [("scheduled", False)], "the other partition was not read"
+    assert len({record.id for record in world.events()}) == len(world.events())
+    assert world.log.read_text().count("open orders of new partitions were read") == 1

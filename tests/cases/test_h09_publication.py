@@ -55,6 +55,54 @@ def test_h09_what_the_publication_leaves_out_is_a_gap(world: World, altered: str
     assert {record.key for record in world.events()} == {"1", "2"}
 
 
+@pytest.mark.parametrize(
+    ("when", "altered", "mended"),
+    [
+        ("streaming", "DROP TABLE orders", "ADD TABLE orders"),
+        ("down", "SET TABLE orders WHERE (id <> 2)", "SET TABLE orders"),
+        ("down", "SET (publish = 'update')", "SET (publish = 'insert, update, delete, truncate')"),
+    ],
+    ids=["table", "rows", "kinds"],
+)
+def test_h09_altered_and_put_back_between_two_looks_is_a_gap(
+    world: World, altered: str, mended: str, when: str
+) -> None:
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    process = world.run()
+    process.wait_ready()
+    world.connection.execute(INSERT, [1])
+    world.wait_confirmed()
+    if when == "down":
+        process.stop()
+    world.connection.execute(f"ALTER PUBLICATION {name} {altered}")  # type: ignore[call-overload]
+    world.connection.execute(INSERT, [2])
+    world.connection.execute(f"ALTER PUBLICATION {name} {mended}")  # type: ignore[call-overload]
+    if when == "streaming":
+        assert process.wait() == 3
+        assert "its publication was altered" in world.log.read_text()
+    assert world.run().wait() == 3
+    with world.running("--accept-gap"):
+        world.wait_confirmed()
+    assert {record.key for record in world.events()} == {"1", "2"}
+    with world.running():
+        world.wait_confirmed()
+
+
+def test_h09_what_others_do_to_the_publication_is_no_gap(world: World) -> None:
+    name = world.scalar("SELECT pubname FROM pg_publication")
+    with world.running():
+        world.connection.execute("CREATE TABLE others (id int PRIMARY KEY)")
+        world.connection.execute(f"ALTER PUBLICATION {name} ADD TABLE others")  # type: ignore[call-overload]
+        world.connection.execute("VACUUM FREEZE pg_publication, pg_publication_rel, pg_depend")
+        world.connection.execute(INSERT, [1])
+        world.wait_confirmed()
+    world.connection.execute("DROP TABLE others")
+    with world.running():
+        world.connection.execute(INSERT, [2])
+        world.wait_confirmed()
+    assert [record.key for record in world.events()] == ["1", "2"]
+
+
 def test_h09_a_listed_column_is_not_dropped_unless_everything_that_needs_it_goes(world: World) -> None:
     name = world.scalar("SELECT pubname FROM pg_publication")
     process = world.run()
@@ -68,7 +116,10 @@ def test_h09_a_listed_column_is_not_dropped_unless_everything_that_needs_it_goes
     world.configuration.write_text(world.configuration.read_text() + '[table]\nversion = ""\n')
     told = world.run()
     assert told.wait() == 3
-    assert f"the publication {name} does not hold public.orders" in world.log.read_text()
+    assert "the publication of public.orders was altered" in world.log.read_text()
+    assert "remedy: mend what `cdcwatch check` tells of it, then cdcwatch run --accept-gap" in world.log.read_text()
+    checked = cdcwatch("check", "-c", world.configuration)
+    assert f"publication {name} does not hold public.orders" in checked.out
 
 
 def test_h09_changes_that_the_publication_makes_the_server_refuse_are_told_and_are_no_gap(world: World) -> None:

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
+from cdcwatch.table import Attachment, PublicationStamp
 
 ORIGIN = Origin("7301234567890123456", 3, 'sh"op é', "cdcwatch_orders", 16401, "shop.orders")
+PARTITIONS = (Attachment(16402, "751"), Attachment(16405, "752.760"))
 POSITION = Position(0x1_01A2_B390, 0x1_01A2_B358, 2**31)
 MARK = SnapshotMark(2**64 - 1, SnapshotVisibility(2**53 + 1, 2**63 - 1, frozenset({2**53 + 3, 2**53 + 1})))
 
@@ -16,7 +20,8 @@ MARK = SnapshotMark(2**64 - 1, SnapshotVisibility(2**53 + 1, 2**63 - 1, frozense
         Progress(ORIGIN, Position()),
         Progress(ORIGIN, POSITION, MARK),
         Progress(ORIGIN, POSITION, SnapshotMark(1, SnapshotVisibility(3, 3, frozenset()))),
-        Progress(ORIGIN, POSITION, gap="renamed", partitions=(16402, 16405), additions=3),
+        Progress(ORIGIN, POSITION, gap="renamed", partitions=PARTITIONS, additions=3),
+        Progress(replace(ORIGIN, publication=PublicationStamp("16500.751", "16501.752")), POSITION),
     ],
 )
 def test_there_and_back(progress):
@@ -52,12 +57,19 @@ def test_a_record_of_an_earlier_version():
     del record["table_oid"], record["table_name"], record["gap"]
     back = Progress.from_json(orjson.dumps(record))
     assert (back.origin.table_oid, back.origin.table_name, back.partitions, back.additions) == (0, "", None, 0)
+    assert back.origin.publication == PublicationStamp()
+
+
+def test_a_record_that_knows_partitions_by_their_oids_alone():
+    record = orjson.loads(Progress(ORIGIN, POSITION, partitions=PARTITIONS).to_json())
+    assert record.pop("attached") == ["751", "752.760"]
+    assert Progress.from_json(orjson.dumps(record)).partitions == (Attachment(16402), Attachment(16405))
 
 
 def test_additions_tell_two_records_at_one_position_apart():
-    before, after = (Progress(ORIGIN, POSITION, partitions=(1,), additions=n) for n in (1, 2))
+    before, after = (Progress(ORIGIN, POSITION, partitions=PARTITIONS, additions=n) for n in (1, 2))
     assert (before.covers(before), after.covers(before), before.covers(after)) == (True, True, False)
-    assert not after.covers(Progress(ORIGIN, POSITION, gap="renamed", partitions=(1,), additions=2))
+    assert not after.covers(Progress(ORIGIN, POSITION, gap="renamed", partitions=PARTITIONS, additions=2))
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"not json", b'{"snapshot":null}'])

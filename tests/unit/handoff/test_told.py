@@ -72,6 +72,7 @@ def test_another_server_told_of_the_same_table():
     assert found.take(b"1") == Said(5, is_ours=False)
     assert found.take(b"2") == Said(6, is_ours=True)
     assert left(found) == {b"3": 7}
+    assert found.take(b"3") == Said(7, is_ours=False)
 
 
 def test_a_first_read_that_broke_off_is_no_history():

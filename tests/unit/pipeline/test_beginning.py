@@ -10,6 +10,7 @@ from cdcwatch.errors import PreconditionError
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.pipeline.beginning import require_no_gap, where_to_begin
 from cdcwatch.slot.stream import parse_history
+from cdcwatch.table import NO_PUBLICATION, PublicationStamp
 from tests.fakes.slot import FACTS
 
 ORIGIN = Origin(FACTS.system_identifier, FACTS.timeline, FACTS.database, "orders")
@@ -95,3 +96,35 @@ def test_a_gap_that_nobody_accepted_is_not_read_over():
             server_lsn=lambda: 0x2000,
             publish_snapshot=lambda _before, _reason: pytest.fail("the table was read"),
         )
+
+
+AS_NOTED = PublicationStamp("6.751", "7.751")
+
+
+@pytest.mark.parametrize(
+    ("noted", "now", "is_gap"),
+    [
+        (AS_NOTED, AS_NOTED, False),
+        (AS_NOTED, PublicationStamp("6.752", "7.751"), True),
+        (AS_NOTED, PublicationStamp("6.751", "8.752"), True),
+        (AS_NOTED, PublicationStamp("6.751", "8.752", goes_with_column=True), False),
+        (AS_NOTED._replace(members=""), PublicationStamp("6.751", "8.752"), False),
+        (AS_NOTED._replace(members=""), PublicationStamp("6.752", "7.751"), True),
+        (NO_PUBLICATION, PublicationStamp("6.752", "7.751"), False),
+        (AS_NOTED, NO_PUBLICATION, False),
+    ],
+    ids=[
+        "same",
+        "itself",
+        "its members",
+        "with a column",
+        "as we said",
+        "more than we said",
+        "unknown",
+        "wal2json now",
+    ],
+)
+def test_a_publication_that_was_altered_while_nobody_looked(noted, now, is_gap):
+    found = Progress(replace(ORIGIN, publication=noted), Position(0x1000))
+    with pytest.raises(PreconditionError, match="was altered") if is_gap else nullcontext():
+        require_no_gap(FACTS, found, replace(ORIGIN, publication=now), server_lsn=0x1000)

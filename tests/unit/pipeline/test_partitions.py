@@ -14,11 +14,11 @@ from cdcwatch.errors import UnavailableError
 from cdcwatch.pipeline import partitions as module
 from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.partitions import Partitions
-from cdcwatch.table import Leaf
+from cdcwatch.table import Attachment, Leaf
 from tests.fakes.table import WATCHED
 from tests.waiting import wait_until
 
-LOW, HIGH, NEW = (Leaf(oid, "public", name, oid) for oid, name in ((1, "low"), (2, "high"), (3, "new")))
+LOW, HIGH, NEW = (Leaf(oid, "public", name, oid, "751") for oid, name in ((1, "low"), (2, "high"), (3, "new")))
 READ_LSN = 0x500
 
 
@@ -49,7 +49,7 @@ class World:
             current_lsn=lambda: READ_LSN,
             named=lambda oids: [leaf for leaf in (LOW, HIGH, NEW) if leaf.oid in oids],
         )
-        self.partitions.begin(known)
+        self.partitions.begin(known and tuple(Attachment(oid, "751") for oid in known))
 
     @contextmanager
     def read(self, oids):
@@ -80,6 +80,10 @@ class World:
             raise died[0]
 
     @property
+    def known(self):
+        return tuple(one.oid for one in self.arrivals.known)
+
+    @property
     def told(self):
         return [key for chunk in self.handed_over for key in chunk]
 
@@ -88,7 +92,7 @@ def test_what_comes_is_read_once_and_then_known():
     world = World()
     world.look(LOW, HIGH, NEW)
     assert (world.reads, world.told, world.reloads) == ([{3}], [b"7", b"8"], [False])
-    assert world.arrivals.known == (1, 2, 3)
+    assert world.known == (1, 2, 3)
     assert world.leaves.has("public", "new")
     world.look(LOW, HIGH, NEW)
     assert (len(world.reads), len(world.reloads)) == (1, 1)
@@ -110,11 +114,11 @@ def test_nothing_is_read_while_the_stream_is_behind(monkeypatch):
     world = World()
     world.position_lsn = READ_LSN - 1
     world.look(LOW, HIGH, NEW)
-    assert (world.reads, world.arrivals.known) == ([], (1, 2))
+    assert (world.reads, world.known) == ([], (1, 2))
     assert world.reloads == [False], "the heap needs no stream"
     world.position_lsn = READ_LSN
     world.look(LOW, HIGH, NEW)
-    assert (world.told, world.arrivals.known) == ([b"7", b"8"], (1, 2, 3))
+    assert (world.told, world.known) == ([b"7", b"8"], (1, 2, 3))
 
 
 def test_a_read_that_breaks_off_is_done_again_whole(monkeypatch):
@@ -129,17 +133,17 @@ def test_a_read_that_breaks_off_is_done_again_whole(monkeypatch):
     monkeypatch.setattr(world.arrivals, "give", give)
     with pytest.raises(UnavailableError):
         world.look(LOW, HIGH, NEW)
-    assert (world.told, world.arrivals.known) == ([b"7"], (1, 2))
+    assert (world.told, world.known) == ([b"7"], (1, 2))
     monkeypatch.setattr(world.arrivals, "give", given)
     world.look(LOW, HIGH, NEW)
-    assert (world.told, world.arrivals.known) == ([b"7", b"7", b"8"], (1, 2, 3))
+    assert (world.told, world.known) == ([b"7", b"7", b"8"], (1, 2, 3))
 
 
 def test_what_leaves_empties_the_heap_and_is_ours_until_the_stream_has_passed_the_place():
     world = World()
     world.position_lsn = READ_LSN - 1
     world.look(LOW)
-    assert (world.reloads, world.arrivals.known) == ([True], (1,))
+    assert (world.reloads, world.known) == ([True], (1,))
     assert world.leaves.has("public", "high")
     world.position_lsn = READ_LSN
     world.look(LOW)
@@ -158,8 +162,40 @@ def test_what_left_while_nobody_looked_is_ours_in_what_the_slot_still_holds():
     assert world.leaves.has("public", "high")
     world.look(LOW)
     assert not world.leaves.has("public", "high")
-    assert world.arrivals.known == (1,)
+    assert world.known == (1,)
 
 
 def test_without_a_record_the_topic_knows_what_there_is():
-    assert World(known=None).arrivals.known == (1, 2)
+    assert World(known=None).known == (1, 2)
+
+
+AGAIN = HIGH._replace(stamp="760")
+
+
+def test_what_was_detached_and_attached_again_has_left_and_come():
+    world = World()
+    world.arrivals.note(events(b"8"))
+    world.look(LOW, AGAIN)
+    assert (world.reloads, world.reads) == ([True], [])
+    assert Attachment(2, "751") in world.arrivals.known, "a start before it is read reads it"
+    world.arrivals.note(events(b"7"))
+    world.look(LOW, AGAIN)
+    assert (world.reads, world.told) == ([{2}], [b"8"]), "8 was told before, of a time that is over; 7 since then"
+    assert world.arrivals.known == (LOW.attachment, AGAIN.attachment)
+    world.look(LOW, AGAIN)
+    assert (len(world.reads), len(world.reloads)) == (1, 1)
+
+
+def test_what_was_away_while_nobody_looked_is_read_after_what_the_slot_still_holds():
+    world = World(table=(LOW, AGAIN))
+    world.arrivals.note(events(b"8"))
+    for _ in range(3):
+        world.look(LOW, AGAIN)
+    assert (world.reads, world.told, world.reloads) == ([{2}], [b"7", b"8"], [])
+
+
+def test_a_record_without_stamps_takes_the_partitions_as_they_are():
+    world = World()
+    world.arrivals.known = (Attachment(1), Attachment(2))
+    world.look(LOW, AGAIN._replace(stamp="751"))
+    assert (world.reads, world.arrivals.known) == ([], (LOW.attachment, HIGH.attachment))

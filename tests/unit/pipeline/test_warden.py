@@ -10,10 +10,11 @@ import pytest
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.pipeline.warden import TableChangedError, Warden, compare, renews
 from cdcwatch.slot.catalog import MissingColumnError
-from cdcwatch.table import Column, WatchedTable
+from cdcwatch.table import Column, PublicationStamp, WatchedTable
 from tests.fakes.table import WATCHED
 
-TABLE = replace(WATCHED, oid=42, logs_old_rows=True)
+PUBLICATION = PublicationStamp("6.751", "7.751")
+TABLE = replace(WATCHED, oid=42, logs_old_rows=True, publication=PUBLICATION)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,12 @@ TABLE = replace(WATCHED, oid=42, logs_old_rows=True)
         (replace(TABLE, oid=43), "another table has taken its name"),
         (replace(TABLE, key=(Column("number", "bigint"),)), "its key has other columns"),
         (replace(TABLE, deadline=Column("expires_at", "date")), "expires_at was timestamp with time zone and is date"),
+        (replace(TABLE, publication=PUBLICATION), None),
+        (replace(TABLE, publication=PublicationStamp("6.752", "7.751")), "its publication was altered"),
+        (replace(TABLE, publication=PublicationStamp("6.752", "7.752", goes_with_column=True)), "was altered"),
+        (replace(TABLE, publication=PublicationStamp("6.751", "8.752")), "its publication was altered"),
+        (replace(TABLE, publication=PublicationStamp("6.751", "8.752", goes_with_column=True)), None),
+        (replace(TABLE, publication=PublicationStamp("6.751", "")), "its publication was altered"),
         (replace(TABLE, logs_old_rows=False), "its replica identity no longer logs status and deadline"),
     ],
 )
