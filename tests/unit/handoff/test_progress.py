@@ -47,6 +47,8 @@ def test_the_record_as_other_versions_read_it():
             "xmin": "9007199254740993",
             "xmax": "9223372036854775807",
             "in_progress": ["9007199254740993", "9007199254740995"],
+            "to_first_close": False,
+            "tells_all": False,
         },
     }
     assert orjson.loads(Progress(ORIGIN, POSITION).to_json())["snapshot"] is None
