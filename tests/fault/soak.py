@@ -199,7 +199,8 @@ class Soak:
             with self._servers():
                 self._run()
         except BaseException as error:
-            tail = self._world.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace") if self._alive else ""
+            log = self._folder / "cdcwatch.log"
+            tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace") if log.exists() else ""
             error.add_note(f"{self._report}\n{tail}\nagain: {self.replay}")
             raise
         print(self._report, flush=True)
