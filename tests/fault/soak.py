@@ -45,7 +45,9 @@ _THROTTLED_BYTES_PER_S = 40_000
 _BROKER_START_TIMEOUT_S = 300
 _LOG_TAIL_BYTES = 6000
 _WORKING_S = 12.0
+_AGAIN_S = 0.1
 _MOSTLY = 0.8
+_ENDING = frozenset({Kind.KILL, Kind.TERMINATE})
 
 
 class Proxied(NamedTuple):
@@ -272,18 +274,20 @@ class Soak:
     def _go(self, one: Round) -> None:
         began_s = time.monotonic()
         agenda = [(fault.at_s, number, False) for number, fault in enumerate(one.faults)]
-        heapq.heapify(agenda)
+        due_s: dict[int, float] = {}
         while agenda:
             at_s, number, heals = heapq.heappop(agenda)
             threading.Event().wait(max(0.0, began_s + at_s - time.monotonic()))
-            fault = one.faults[number]
+            fault, now_s = one.faults[number], time.monotonic() - began_s
             if heals:
                 self._heal(fault)
-                continue
-            self._tell(f"{time.monotonic() - began_s:6.1f} s: {fault}")
-            self._begin(fault)
-            if fault.hold_s:
-                heapq.heappush(agenda, (max(at_s, time.monotonic() - began_s) + fault.hold_s, number, True))
+            elif now_s - due_s.setdefault(number, now_s) < _WORKING_S and not self._is_worth_it(fault):
+                heapq.heappush(agenda, (now_s + _AGAIN_S, number, False))  # what heals goes on meanwhile
+            else:
+                self._tell(f"{now_s:6.1f} s: {fault}")
+                self._begin(fault)
+                if fault.hold_s:
+                    heapq.heappush(agenda, (time.monotonic() - began_s + fault.hold_s, number, True))
             self._require_alive()
 
     def _tell(self, said: str) -> None:
@@ -293,12 +297,14 @@ class Soak:
 
     def _begin(self, fault: Fault) -> None:
         kind = fault.kind
+        if kind in _ENDING:
+            threading.Event().wait(fault.luck)  # any moment: a signal would always find it at the same place
         if fault.link:
             self._spoil(self._links[fault.link], fault)
         elif kind is Kind.KILL:
-            self._kill(self._working(fault))
+            self._kill(self._chosen(fault))
         elif kind is Kind.TERMINATE:
-            self._terminate(self._working(fault))
+            self._terminate(self._chosen(fault))
         elif kind is Kind.PAUSE:
             self._chosen(fault).stop()
         elif kind is Kind.SECOND:
@@ -345,15 +351,10 @@ class Soak:
     def _chosen(self, fault: Fault) -> Watched:
         return self._alive[int(fault.luck * len(self._alive))]
 
-    def _working(self, fault: Fault) -> Watched:
-        """Mostly one that works, if any does soon: a slow machine would see none but beginners killed."""
-        watched = self._chosen(fault)
-        give_up_s = time.monotonic() + _WORKING_S
-        while fault.luck < _MOSTLY and not watched.process.is_ready and time.monotonic() < give_up_s:
-            self._require_alive()
-            time.sleep(0.01)
-        threading.Event().wait(fault.luck)  # any moment: a signal would always find it at the same place
-        return watched
+    def _is_worth_it(self, fault: Fault) -> bool:
+        """Whether whom it ends works: mostly it should, as a slow machine would see none but beginners killed."""
+        ends = fault.kind in _ENDING and fault.luck < _MOSTLY
+        return not ends or self._chosen(fault).process.is_ready
 
     def _start(self) -> None:
         self._alive.append(Watched(self._world.run()))
