@@ -28,6 +28,7 @@ _UNIX_TO_POSTGRES_US: Final = 946_684_800 * _SECOND_US
 _DAYS_PER_400_YEARS = 146_097
 _DAYS_TO_2000: Final = datetime(2000, 1, 1, tzinfo=UTC).toordinal()
 _LONGEST_MICROSECONDS = 6
+_TOLD_LENGTH: Final = len("2026-11-30T10:15:00.000000Z")
 _WHOLE_SECOND_LENGTH: Final = len("2026-11-30 10:15:00+00")
 
 _TEXT = re.compile(
@@ -147,6 +148,8 @@ def _minute_text(minute: int) -> str:
 
 def read_instant(text: str) -> int:
     """The inverse of `format_instant`; ValueError for anything else."""
+    if len(text) == _TOLD_LENGTH and text[10] == "T" and text[-1] == "Z" and text[:4] != "0000":
+        return parse_instant(f"{text[:10]} {text[11:-1]}+00")
     if text in {"infinity", "-infinity"}:
         return _parse_any(text)
     match = _TOLD.fullmatch(text)

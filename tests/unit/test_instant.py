@@ -9,6 +9,7 @@ from cdcwatch.instant import (
     from_unix_us,
     instant_sql,
     parse_instant,
+    read_instant,
 )
 
 DAY_US = 86_400_000_000
@@ -42,6 +43,7 @@ INSTANTS = [
 def test_the_whole_range_of_a_timestamptz(text, us, event_text):
     assert parse_instant(text) == us
     assert format_instant(us) == event_text
+    assert read_instant(event_text) == us
     assert parse_instant(instant_sql(us)) == us
 
 
@@ -137,3 +139,11 @@ def test_anything_else_is_refused_not_guessed_at(text):
 def test_instants_of_the_protocol_count_from_2000():
     assert from_unix_us(946_684_800_000_000) == 0
     assert from_unix_us(0) == parse_instant("1970-01-01 00:00:00+00")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026-11-30", "2026-11-30 10:15:00+00", "2026-11-30T10:15:00Z", "2026-13-30T10:15:00.000000Z"]
+)
+def test_what_no_event_has_is_no_instant(text):
+    with pytest.raises(ValueError, match=r"."):
+        read_instant(text)
