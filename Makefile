@@ -22,7 +22,7 @@ test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAM
 # Three at a time, each with servers of its own: most tests wait. `WORKERS=0` for one after the other.
 WORKERS ?= 3
 pytest: packages $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: packages $(INSTALLED) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .

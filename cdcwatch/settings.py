@@ -96,6 +96,7 @@ class CloseSettings(_Section, frozen=True):
     set: dict[str, str] = {}
     batch_rows: Annotated[int, Meta(ge=1, le=10_000)] = 500
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 2
+    attempts: Count = 8
     also: str = ""
     claim: ClaimSettings = ClaimSettings()
 

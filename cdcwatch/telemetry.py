@@ -40,7 +40,14 @@ class Metrics:
         self._replayed = Counter(
             "cdcwatch_replayed", "Row changes that came again and gave no event again.", registry=registry
         )
-        self._dead_letters = Counter("cdcwatch_dead_letters", "Rows that could not be understood.", registry=registry)
+        self._dead_letters = Counter(
+            "cdcwatch_dead_letters",
+            "Rows that could not be understood, and orders that could not be closed.",
+            ["about"],
+            registry=registry,
+        )
+        for about in ("row", "close"):
+            self._dead_letters.labels(about)
         self._dead_letter_lock = threading.Lock()
         self._unlogged_dead_letters, self._last_dead_letter, self._dead_letters_logged_s = 0, "", -inf
         self._dead_letter_timer: threading.Timer | None = None
@@ -80,7 +87,7 @@ class Metrics:
 
         A line in the log a second at most: what comes within a second of one is told together at the second's end.
         """
-        self._dead_letters.inc(count)
+        self._dead_letters.labels("row").inc(count)
         with self._dead_letter_lock:
             self._unlogged_dead_letters += count
             self._last_dead_letter = last
@@ -117,6 +124,10 @@ class Metrics:
         for late_us in lateness_us:
             self._lateness.observe(late_us / 1e6)
         self._batch.observe(batch_us / 1e6)
+
+    def given_up(self, count: int) -> None:
+        """So many orders failed to close for the last time."""
+        self._dead_letters.labels("close").inc(count)
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
         """The database's clock was read, in microseconds since 2000."""

@@ -61,3 +61,7 @@ FETCH FIRST {page_rows} ROWS WITH TIES
 -- name: read_clock
 -- The database's clock.
 SELECT clock_timestamp()
+
+-- name: leave_notes
+-- One transaction's logical messages: decoded with the stream, so that its reader tells what they say.
+SELECT pg_logical_emit_message(true, %(prefix)s, _note) FROM unnest(%(notes)s::text[]) AS _note

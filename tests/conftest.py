@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcwatch.local import LocalKafka, LocalPostgres
+
+
+def pytest_configure() -> None:
+    """Ctrl-C as in a terminal: who was started in the background ignores it, and so would the processes of tests."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

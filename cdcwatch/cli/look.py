@@ -51,7 +51,9 @@ def events(
             "-n", metavar="N", min=0, help="The last N (with --from-beginning: the first N) instead of the last 20."
         ),
     ] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="The dead letters: rows that could not be understood.")] = False,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="The dead letters: rows not understood, orders not closed.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each record's value as it is, one a line.")] = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
@@ -97,14 +99,15 @@ def _print_record(record: "Record", *, json: bool) -> None:
 def event_line(record: "Record") -> str:
     """Time, type without its prefix, key, deadline, the reason where there is one, and whether it is of a snapshot.
 
-    Of a dead letter its id, the plugin and why it could not be understood.
+    Of a dead letter its id, the plugin (of an order that could not be closed: its key) and the reason.
     """
     import orjson
 
     try:
         event: dict[str, Any] = orjson.loads(record.value)
-        if "input_hex" in event:
-            return f"{event['id']}  {event['plugin']}  {event['reason']}"
+        if "about" in event:
+            what = event["plugin"] if event["about"] == "row" else ", ".join(event["key"].values())
+            return f"{event['id']}  {what}  {event['reason']}"
         data = event["data"]
         parts = [
             event["time"],

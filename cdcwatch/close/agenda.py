@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.clock import Clock, ClockSample, DatabaseClock
     from cdcwatch.close.closer import Closer, Settled, Update
-    from cdcwatch.close.outcome import CloseReport
+    from cdcwatch.close.outcome import CloseReport, Unclosed
     from cdcwatch.deadline.schedule import Due
 
 SLICE_US: Final = 1_000_000
@@ -115,7 +115,7 @@ class Agenda:
     def next_work(self, limit: int) -> list[Due] | Work:
         """Waits for something to do, at most for a slice: a batch of at most `limit` due orders, or another task.
 
-        Every batch is handed back by `settle` or `give_back`; MEASURE by `observe` or `measuring_failed`.
+        Every batch is handed back by `settle`, `doubt` or `give_back`; MEASURE by `observe` or `measuring_failed`.
         """
         with self._lock:
             work = self._work_now(limit)
@@ -150,11 +150,24 @@ class Agenda:
             return settled
 
     def give_back(self, batch: Sequence[Due]) -> None:
-        """Hands a batch back that was not closed, or of which nobody knows."""
+        """Hands a batch back that was not tried."""
         with self._lock:
             self._closer.give_back(batch, self._clock.monotonic_us())
             self._leader_wakes.notify()
             self._follower_wakes.notify()
+
+    def doubt(self, batch: Sequence[Due]) -> None:
+        """Hands a batch back of which nobody knows whether it is closed."""
+        with self._lock:
+            self._closer.doubt(batch, self._clock.monotonic_us())
+            self._leader_wakes.notify()
+            self._follower_wakes.notify()
+
+    def untold(self, given_up: Sequence[Unclosed]) -> None:
+        """Hands back orders that were given up, when no dead letter could be left of them."""
+        with self._lock:
+            self._closer.untold(given_up, self._clock.monotonic_us())
+            self._leader_wakes.notify()
 
     def observe(self, samples: Sequence[ClockSample]) -> bool:
         """Hands in a measurement of the database's clock. True when that clock has jumped."""

@@ -44,6 +44,9 @@ class Backoff(NamedTuple):
 # A payer holds a row for milliseconds; what a trigger refuses, it refuses again.
 LOCKED_BACKOFF: Final = Backoff(4_000, 2 * _SECOND_US)
 FAILED_BACKOFF: Final = Backoff(_SECOND_US, 300 * _SECOND_US)
+GIVEN_UP_BACKOFF: Final = Backoff(3600 * _SECOND_US, 3600 * _SECOND_US)
+"""After a dead letter: somebody may have mended what refuses it, and nothing would tell us."""
+ATTEMPTS: Final = 8
 
 
 @dataclass(slots=True)
@@ -54,23 +57,29 @@ class Settled:
     lateness_us: list[int] = field(default_factory=list)
     stalled: bool = False
     """A batch of first attempts in which nothing but errors came back: pause before the next one."""
+    given_up: list[Unclosed] = field(default_factory=list)
+    """Failed as often as is allowed just now: a dead letter each."""
 
 
 class _Retry(NamedTuple):
     due: Due
+    outcome: Outcome | None
+    """None: the connection broke before the answer, and the order may be closed."""
     attempts: int
+    """That came to this outcome, one after the other."""
     at_us: int | None
     """Monotonic; None while it is being tried."""
-    locked_since_us: int | None
-    """Monotonic, since when others' locks hold it; None: its own close was refused."""
+    since_us: int
+    """Monotonic, of the first of them."""
 
 
 class Closer:
     """The pending orders, in both lanes. Not thread-safe."""
 
-    def __init__(self, schedule: Schedule, *, random: Callable[[], float]) -> None:
-        """`random` gives the jitter, in [0, 1)."""
+    def __init__(self, schedule: Schedule, *, random: Callable[[], float], attempts: int = ATTEMPTS) -> None:
+        """`random` gives the jitter, in [0, 1); `attempts` may fail before an order is given up."""
         self.schedule = schedule
+        self._attempts = attempts
         self._random = random
         # What awaits another attempt, in flight or not. The heap may hold stale entries, as many as live ones.
         self._retries: dict[Key, _Retry] = {}
@@ -88,16 +97,14 @@ class Closer:
     @property
     def locked_since_us(self) -> int | None:
         """Since when, by the monotonic clock, others hold the order that waits longest. Looks at every retry."""
-        return min(
-            (one.locked_since_us for one in self._retries.values() if one.locked_since_us is not None), default=None
-        )
+        return min((one.since_us for one in self._retries.values() if one.outcome is Outcome.LOCKED), default=None)
 
     def apply(self, updates: Iterable[Update]) -> int | None:
         """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
         earliest_us: int | None = None
         put, discard, retries = self.schedule.put, self.schedule.discard, self._retries
         for key, deadline_us, version in updates:
-            if retries:
+            if retries and (deadline_us is not None or not self._awaits_answer(key)):
                 retries.pop(key, None)
             if deadline_us is None:
                 discard(key)
@@ -156,16 +163,30 @@ class Closer:
                 settled.lateness_us.append(closed.lateness_us)
         settled.outcomes[Outcome.CLOSED] += len(report.closed)
         for unclosed in report.unclosed:
-            settled.outcomes[unclosed.outcome] += 1
+            settled.outcomes[self._outcome(unclosed)] += 1
             fresh = fresh or unclosed.due.key not in self._retries
-            self._settle_unclosed(unclosed, monotonic_us)
+            if self._settle_unclosed(unclosed, monotonic_us):
+                settled.given_up.append(unclosed)
         settled.stalled = fresh and len(report.unclosed) == settled.outcomes[Outcome.FAILED] and not report.closed
         return settled
 
     def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:
-        """Takes a batch back untried, or tried with an unknown end; what the stream said meanwhile stands."""
+        """Takes a batch back untried; what the stream said meanwhile stands."""
         for due in batch:
             self._give_back(due, self._retries.get(due.key), monotonic_us)
+
+    def doubt(self, batch: Iterable[Due], monotonic_us: int) -> None:
+        """Takes a batch back of which nobody knows whether it is closed: it is tried again, which tells."""
+        for due in batch:
+            if due.key not in self.schedule:
+                self._retry(_Retry(due, None, 0, monotonic_us, monotonic_us))
+
+    def untold(self, given_up: Iterable[Unclosed], monotonic_us: int) -> None:
+        """No dead letter could be left of these: they fail once more first."""
+        for unclosed in given_up:
+            if unclosed.due.key in self._retries:
+                at_us = monotonic_us + FAILED_BACKOFF.delay_us(1, self._random())
+                self._retry(_Retry(unclosed.due, Outcome.FAILED, self._attempts - 1, at_us, monotonic_us))
 
     def _give_back(self, due: Due, before: _Retry | None, monotonic_us: int) -> None:
         if before is not None:
@@ -174,25 +195,39 @@ class Closer:
         else:
             self.schedule.put_if_absent(*due)
 
-    def _settle_unclosed(self, unclosed: Unclosed, monotonic_us: int) -> None:
-        due, outcome, row = unclosed
+    def _awaits_answer(self, key: Key) -> bool:
+        """Whether it may be our own close that took this order off, which only the row itself tells."""
+        known = self._retries.get(key)
+        return known is not None and known.outcome is None
+
+    def _outcome(self, unclosed: Unclosed) -> Outcome:
+        """`already_closed` is `closed` where our own attempt had an unknown end and the version is the next one."""
+        due, outcome, row = unclosed[:3]
+        is_ours = outcome is Outcome.ALREADY_CLOSED and self._awaits_answer(due.key)
+        return Outcome.CLOSED if is_ours and row is not None and row.version in (0, due.version + 1) else outcome
+
+    def _settle_unclosed(self, unclosed: Unclosed, monotonic_us: int) -> bool:
+        """True when it is given up with this."""
+        due, outcome, row = unclosed[:3]
         before = self._retries.pop(due.key, None)
         if due.key in self.schedule:
-            return  # the stream has spoken meanwhile
+            return False  # the stream has spoken meanwhile
         verdict = consequence(outcome, due, row)
         if verdict.action is Action.REARM:
             self.schedule.put_if_absent(*verdict.due)
         elif verdict.action is Action.GIVE_BACK:
             self._give_back(verdict.due, before, monotonic_us)
         elif verdict.action is Action.RETRY:
-            attempts = (before.attempts if before else 0) + 1
-            is_locked = outcome is Outcome.LOCKED
-            backoff = LOCKED_BACKOFF if is_locked else FAILED_BACKOFF
-            since_us = before.locked_since_us if before is not None else None
-            if since_us is None:
-                since_us = monotonic_us
-            at_us = monotonic_us + backoff.delay_us(attempts, self._random())
-            self._retry(_Retry(verdict.due, attempts, at_us, since_us if is_locked else None))
+            is_same = before is not None and before.outcome is outcome
+            attempts = before.attempts + 1 if before is not None and is_same else 1
+            since_us = before.since_us if before is not None and is_same else monotonic_us
+            is_given_up = outcome is Outcome.FAILED and attempts >= self._attempts and not unclosed.is_tables_fault
+            backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF
+            pause = GIVEN_UP_BACKOFF if is_given_up else backoff
+            at_us = monotonic_us + pause.delay_us(attempts, self._random())
+            self._retry(_Retry(verdict.due, outcome, attempts, at_us, since_us))
+            return is_given_up and attempts == self._attempts
+        return False
 
     def _retry(self, retry: _Retry) -> None:
         self._retries[retry.due.key] = retry

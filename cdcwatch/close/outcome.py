@@ -88,6 +88,10 @@ class Unclosed(NamedTuple):
     due: Due
     outcome: Outcome
     row: CurrentRow | None = None
+    error: str = ""
+    """Of a `failed` one: the SQLSTATE and its name, no row values."""
+    is_tables_fault: bool = False
+    """Whether that error is of the table or the role, so that every order meets it."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cdcwatch.close.clock import ClockSample
-    from cdcwatch.close.outcome import CloseReport
+    from cdcwatch.close.outcome import CloseReport, Unclosed
     from cdcwatch.deadline.schedule import Due
 
 
@@ -37,6 +37,9 @@ class Table(Protocol):
 
         An error leaves it unknown whether the batch was closed; to close it again is safe.
         """
+
+    def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:
+        """Leaves a dead letter of each order, by way of the stream."""
 
     def sample_clock(self, count: int) -> list[ClockSample]:
         """Reads the database's clock `count` times."""

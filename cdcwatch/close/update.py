@@ -18,10 +18,12 @@ from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unc
 from cdcwatch.close.statements import CloseStatements
 from cdcwatch.database import Instant, MangledText, connect, explain
 from cdcwatch.deadline.schedule import Due
+from cdcwatch.decode.note import PREFIX, CloseFailure
 from cdcwatch.errors import UnavailableError
 from cdcwatch.instant import DAY_US, FIRST_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
-from cdcwatch.table import canonical_key
+from cdcwatch.table import canonical_key, key_texts
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,8 @@ _ANSWER_TIMEOUT_S: Final = 15.0
 
 # Nothing is wrong with the order: another transaction was in the way, or the server was too slow.
 _GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+# A right, a table or a column that is gone: every order meets it, and nothing is learnt from giving each of them up.
+_TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703"})
 _READ_ONLY: Final = "25006"
 _AWAY_CLASSES: Final = frozenset({"08", "53", "57", "58"})
 
@@ -115,11 +119,12 @@ class PostgresTable:
                 closed = self._close(part)
                 failpoints.reached("close.committed", len(part))
             except psycopg.Error as error:
-                report.error = _named(self._unless_away(error))
+                report.error = said = _named(self._unless_away(error))
                 if error.sqlstate in _GAVE_WAY:
                     report.unclosed += [Unclosed(due, Outcome.LOCKED) for due in part]
                 elif len(part) == 1:
-                    report.unclosed += [Unclosed(due, Outcome.FAILED) for due in part]
+                    is_tables_fault = error.sqlstate in _TABLES_FAULT
+                    report.unclosed.append(Unclosed(part[0], Outcome.FAILED, None, said, is_tables_fault))
                 else:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
@@ -131,6 +136,23 @@ class PostgresTable:
         if passed:
             report.unclosed += self._read_again(passed)
         return report
+
+    def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:
+        """Writes a transactional logical message of each: the reader of the stream makes dead letters of them.
+
+        A server that refuses that is only complained of: the orders are tried again, and can't wait for it.
+        """
+        width, oid = len(self._table.key), self._table.oid
+        notes = [
+            CloseFailure(
+                oid, tuple(key_texts(one.due.key, width)), one.due.deadline_us, one.due.version, attempts, one.error
+            ).to_json()
+            for one in given_up
+        ]
+        try:
+            self._connected().execute(query("close", "leave_notes"), {"prefix": PREFIX, "notes": notes})
+        except psycopg.Error as error:
+            _log.warning("no dead letter of %s: %s", counted(len(notes), "order"), _named(self._unless_away(error)))
 
     def sample_clock(self, count: int) -> list[ClockSample]:
         """Reads the database's clock `count` times."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cdcwatch import failpoints
 from cdcwatch.close.agenda import Work
-from cdcwatch.close.closer import Backoff
+from cdcwatch.close.closer import ATTEMPTS, Backoff
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.wording import counted
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.agenda import Agenda
     from cdcwatch.close.clock import Clock
-    from cdcwatch.close.outcome import Outcome
+    from cdcwatch.close.outcome import Outcome, Unclosed
     from cdcwatch.close.table import Table
     from cdcwatch.deadline.schedule import Due
 
@@ -35,6 +35,9 @@ class CloseObserver(Protocol):
 
     def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
         """A batch's outcomes, the lateness of each order closed, and how long the batch took."""
+
+    def given_up(self, count: int) -> None:
+        """So many orders failed to close for the last time: dead letters."""
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
         """The database's clock was read: its value just now, how far off that can be, and whether it jumped."""
@@ -52,6 +55,9 @@ class NoObserver:
     """Takes no figures."""
 
     def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
+        """Nothing."""
+
+    def given_up(self, count: int) -> None:
         """Nothing."""
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
@@ -87,9 +93,11 @@ class Workers:
         *,
         concurrency: int,
         batch_rows: int,
+        attempts: int = ATTEMPTS,
         observer: CloseObserver | None = None,
     ) -> None:
-        """`make_table` is called once for each worker and must not connect yet."""
+        """`make_table` is called once for each worker and must not connect yet; `attempts` as the agenda's closer's."""
+        self._attempts = attempts
         self._agenda = agenda
         self._make_table = make_table
         self._clock = clock
@@ -205,16 +213,36 @@ class Workers:
         began_us = self._clock.monotonic_us()
         try:
             self._renew(number, table)
-            report = table.close(batch)
         except BaseException:
             self._agenda.give_back(batch)
+            raise
+        try:
+            report = table.close(batch)
+        except BaseException:
+            self._agenda.doubt(batch)
             raise
         settled = self._agenda.settle(report)
         failpoints.reached("close.settled", len(batch))
         self._observer.batch_settled(settled.outcomes, settled.lateness_us, self._clock.monotonic_us() - began_us)
-        if report.error:
+        if settled.given_up:
+            self._tell_given_up(table, settled.given_up)
+        elif report.error:
             log.warning("%s not closed for now: %s", counted(len(report.unclosed), "order"), report.error)
         return settled.stalled
+
+    def _tell_given_up(self, table: Table, given_up: list[Unclosed]) -> None:
+        try:
+            table.tell_given_up(given_up, self._attempts)
+        except BaseException:
+            self._agenda.untold(given_up)
+            raise
+        self._observer.given_up(len(given_up))
+        log.warning(
+            "%s not closed after %d attempts, tried again in about an hour; see `cdcwatch events --dead`: %s",
+            counted(len(given_up), "order"),
+            self._attempts,
+            given_up[-1].error,
+        )
 
     def _measure(self, number: int, table: Table) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate
+from cdcwatch.decode.note import CloseFailure
 from cdcwatch.errors import DecodeError
 from cdcwatch.lsn import format_lsn
 
@@ -105,6 +106,8 @@ class Derivation:
             self._commit(message)
         elif isinstance(message, Truncate):
             self._truncate(message)
+        elif isinstance(message, CloseFailure):
+            self._close_failed(message)
         else:
             self._unreadable(message)
 
@@ -203,6 +206,14 @@ class Derivation:
             self.dead_letter_count += 1
             self.last_dead_letter = f"{format_lsn(commit_lsn)}-{self._ordinal}: {change.reason}"
             self._events.append(self._encoder.dead_letter(change, commit_lsn, self._ordinal))
+
+    def _close_failed(self, failure: CloseFailure) -> None:
+        """One ordinal, like a row change, and a dead letter."""
+        if self._transaction is None:
+            raise DecodeError("a note came outside a transaction", remedy="report this with the server's version")
+        self._settle_held_delete()
+        if self._is_news():
+            self._events.append(self._encoder.close_failure(failure, self._transaction.commit_lsn, self._ordinal))
 
     def _stamped(self) -> Stamp:
         begin = self._transaction

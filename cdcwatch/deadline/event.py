@@ -6,7 +6,7 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -18,6 +18,7 @@ from cdcwatch.table import key_texts
 if TYPE_CHECKING:
     from cdcwatch.deadline.rule import Derived
     from cdcwatch.decode.change import Unreadable
+    from cdcwatch.decode.note import CloseFailure
     from cdcwatch.table import Key, WatchedTable
 
 _new = tuple.__new__  # what a NamedTuple's own constructor comes to, in half the time
@@ -127,6 +128,10 @@ class Encoder(Protocol):
         """The record of a change that can't be understood."""
         ...
 
+    def close_failure(self, failure: CloseFailure, commit_lsn: int, ordinal: int) -> Event:
+        """The record of an order whose close has failed too often."""
+        ...
+
 
 class Unpublished:
     """For `sink.kind = "none"`: events are counted, their bytes never made."""
@@ -150,6 +155,10 @@ class Unpublished:
         """An event without bytes."""
         return self._EVENT
 
+    def close_failure(self, failure: CloseFailure, commit_lsn: int, ordinal: int) -> Event:  # noqa: ARG002
+        """An event without bytes."""
+        return self._EVENT
+
 
 class EventEncoder:
     """Builds the bytes. A template, because the envelope is nine tenths constant and this runs for every change."""
@@ -160,6 +169,7 @@ class EventEncoder:
         self.source = source_of(system_identifier, database, table.qualified_name)
         source = _quoted(self.source)
         self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
+        self._key_names = [column.name for column in table.key]
         self._columns = [_quoted(column.name) for column in table.key]
         self._key_head = f"{{{self._columns[0]}:"
         self._integer_key = table.has_integer_key
@@ -206,18 +216,37 @@ class EventEncoder:
 
     def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> DeadLetter:
         """The record: where the change stands, why it can't be understood, and its bytes, bounded."""
+        return self._letter(
+            commit_lsn,
+            ordinal,
+            {
+                "about": "row",
+                "reason": change.reason,
+                "plugin": change.plugin,
+                "input_hex": change.input_hex,
+                "truncated": change.is_truncated,
+            },
+        )
+
+    def close_failure(self, failure: CloseFailure, commit_lsn: int, ordinal: int) -> DeadLetter:
+        """The record: which order could not be closed, how often that was tried, and the last error."""
+        return self._letter(
+            commit_lsn,
+            ordinal,
+            {
+                "about": "close",
+                "reason": f"the close failed {failure.attempts} times: {failure.error}",
+                "key": dict(zip(self._key_names, failure.key, strict=False)),
+                "deadline": format_instant(failure.deadline_us),
+                "version": str(failure.version) if self._version_as_text else failure.version,
+                "attempts": failure.attempts,
+            },
+        )
+
+    def _letter(self, commit_lsn: int, ordinal: int, said: dict[str, Any]) -> DeadLetter:
         lsn_text = format_lsn(commit_lsn)
-        record = {
-            "slot": self._slot,
-            "commit_lsn": lsn_text,
-            "ordinal": ordinal,
-            "id": f"{lsn_text}-{ordinal}",
-            "reason": change.reason,
-            "plugin": change.plugin,
-            "input_hex": change.input_hex,
-            "truncated": change.is_truncated,
-        }
-        return DeadLetter(None, orjson.dumps(record))
+        place = {"slot": self._slot, "commit_lsn": lsn_text, "ordinal": ordinal, "id": f"{lsn_text}-{ordinal}"}
+        return DeadLetter(None, orjson.dumps({**place, **said}))
 
     def _any_key(self, key: Key, last_of_id: int | str, derived: Derived, stamp: Stamp) -> Event:
         text = str(key)

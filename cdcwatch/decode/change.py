@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
+from cdcwatch.decode.note import CloseFailure
 from cdcwatch.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Commit(NamedTuple):
     """The first position behind the commit record: what may be confirmed once the transaction is durable."""
 
 
-Message = Begin | Change | Truncate | Unreadable | Commit
+Message = Begin | Change | Truncate | Unreadable | CloseFailure | Commit
 
 
 class Decoder(Protocol):

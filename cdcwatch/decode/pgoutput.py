@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.fields import COLUMN_COUNT, INT4, INT8, UNCHANGED, expect, integer_of, name_at, tuple_at
+from cdcwatch.decode.note import PREFIX, parse_note
 from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import DAY_US, INFINITY_US, NEGATIVE_INFINITY_US
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cdcwatch.decode.change import Message, Unreadable
+    from cdcwatch.decode.note import CloseFailure
     from cdcwatch.table import Column, Key, WatchedTable
 
 _BEGIN: Final = struct.Struct("!QqI")
 _COMMIT: Final = struct.Struct("!BQQq")
 _OID: Final = struct.Struct("!I")
 _RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, behind the name
+_MESSAGE: Final = struct.Struct("!BQ")
 _TRUNCATE: Final = struct.Struct("!IB")
 
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
@@ -83,9 +86,12 @@ class _Layout:
 class PgoutputDecoder:
     """Reads the watched table's messages; relations are learnt anew on each connection."""
 
-    def __init__(self, table: WatchedTable, publication: str, *, binary: bool) -> None:
-        """`binary`: the server is PostgreSQL 14 or later, and `speaks_binary` of the table."""
-        self._table, self._publication, self._binary = table, publication, binary
+    def __init__(self, table: WatchedTable, publication: str, *, binary: bool, notes: bool = False) -> None:
+        """`binary`: the server is PostgreSQL 14 or later, and `speaks_binary` of the table.
+
+        `notes`: it is PostgreSQL 14 or later, which sends logical messages when asked.
+        """
+        self._table, self._publication, self._binary, self._notes = table, publication, binary, notes
         self._integer_key = table.has_integer_key
         self._is_status_filled_up = is_filled_up(table.status)
         self._deadline_oid = _DEADLINE_OIDS[table.deadline.kind]
@@ -103,13 +109,15 @@ class PgoutputDecoder:
             ord("T"): self._truncate,
             ord("Y"): _nothing,  # a type's name: values are read by OID
             ord("O"): _nothing,  # a replication origin: such rows are like any other
-            ord("M"): _nothing,  # a logical message: nothing of ours
+            ord("M"): self._note,
         }
 
     def options(self) -> Mapping[str, str]:
         """Names the publication; the server sends its tables and columns only."""
         name = '"' + self._publication.replace('"', '""') + '"'
         options = {"proto_version": "1", "publication_names": name}
+        if self._notes:
+            options["messages"] = "true"
         return {**options, "binary": "true"} if self._binary else options
 
     def decode(self, payload: bytes | memoryview) -> Message | None:
@@ -131,6 +139,13 @@ class PgoutputDecoder:
     def _commit(data: bytes) -> Commit:
         _flags, commit_lsn, end_lsn, _time_us = _COMMIT.unpack_from(data, 1)
         return Commit(commit_lsn, end_lsn)
+
+    def _note(self, data: bytes) -> CloseFailure | None:
+        """A logical message; None where it isn't one of ours."""
+        is_transactional, _lsn = _MESSAGE.unpack_from(data, 1)
+        prefix, at = name_at(data, 1 + _MESSAGE.size)
+        is_ours = is_transactional and prefix == PREFIX
+        return parse_note(data[at + INT4.size :], self._table.oid) if is_ours else None
 
     def _relation(self, data: bytes) -> None:
         """A table's shape as of the changes that follow: sent before the first of them and after every DDL."""

@@ -25,8 +25,9 @@ def decoder_factory(
     `leaves`: what a partitioned table's wal2json decoders share; without it, as the table has them.
     """
     if plugin == "pgoutput":
-        binary = server_version >= _FIRST_BINARY_VERSION and speaks_binary(table)
-        return lambda: PgoutputDecoder(table, publication, binary=binary)
+        is_14 = server_version >= _FIRST_BINARY_VERSION  # that brought binary values and logical messages
+        binary = is_14 and speaks_binary(table)
+        return lambda: PgoutputDecoder(table, publication, binary=binary, notes=is_14)
     shared = None if table.leaves is None else leaves or Leaves(table)
 
     def of_wal2json() -> Decoder:

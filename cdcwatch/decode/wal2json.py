@@ -24,6 +24,7 @@ from cdcwatch.decode.json_values import (
     text_reader,
     version_of,
 )
+from cdcwatch.decode.note import PREFIX, parse_note
 from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import parse_instant
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cdcwatch.decode.change import Decoder, Message, Unreadable
+    from cdcwatch.decode.note import CloseFailure
 
 _ABSENT: Final = object()
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -78,7 +80,7 @@ class Wal2JsonDecoder:
     """
 
     def __init__(self, table: WatchedTable) -> None:
-        self._schema, self._name = table.schema, table.name
+        self._schema, self._name, self._oid = table.schema, table.name, table.oid
         self._key = tuple((column.name, text_reader(column)) for column in table.key)
         self._integer_key = table.has_integer_key
         self._deadline = table.deadline.name
@@ -127,9 +129,14 @@ class Wal2JsonDecoder:
                 return Truncate() if self._is_ours(parsed) else None
         except (*VALUE_ERRORS, RecursionError) as error:
             return self._salvaged(line, error)
-        if action == "M":  # a logical message: nothing of ours
-            return None
+        if action == "M":
+            return self._note(parsed)
         raise DecodeError("wal2json sent an action that isn't known", remedy="use wal2json 2.x") from None
+
+    def _note(self, line: Mapping[str, Any]) -> CloseFailure | None:
+        """A logical message; None where it isn't one of ours."""
+        is_ours = line.get("prefix") == PREFIX and line.get("transactional") is True
+        return parse_note(line.get("content", ""), self._oid) if is_ours else None
 
     def _salvaged(self, line: bytes, error: Exception) -> Change | Unreadable | None:
         """A row of which some bytes are no UTF-8, or a value is not what its column is for. DecodeError for any other.

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcwatch import failpoints
@@ -43,6 +44,7 @@ _INIT_TIMEOUT_S: Final = 20.0
 _COMMIT_TIMEOUT_S: Final = 30.0
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _SNAPSHOT_TRANSACTION_TIMEOUT_MS: Final = 900_000  # a broker's default maximum
+_STATISTICS_INTERVAL_MS: Final = 60_000
 _BUFFER_WAIT_S: Final = 0.05
 _TRANSACTION_LINGER_MS: Final = 50
 """A commit flushes at once, whatever this is: it only makes a large transaction's batches larger."""
@@ -73,6 +75,8 @@ class _KafkaSink:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": linger_ms,
+                "statistics.interval.ms": _STATISTICS_INTERVAL_MS,
+                "stats_cb": self._notice_partitions,
                 **client_configuration(self._settings),
                 **extra,
             },
@@ -83,6 +87,19 @@ class _KafkaSink:
         require_progress_topic(producer, self._settings)
         require_dead_topic(producer, self._settings)
         return producer
+
+    def _notice_partitions(self, statistics: str) -> None:
+        """From librdkafka's statistics: partitions that were added move keys, which readers must know."""
+        known = orjson.loads(statistics).get("topics", {}).get(self._topic, {}).get("partitions", {})
+        count = sum(1 for number in known if int(number) >= 0)
+        if count > self._partitions:
+            _log.warning(
+                "%s has %d partitions now, %d before: keys move; their events are in order by commit LSN and ordinal",
+                self._topic,
+                count,
+                self._partitions,
+            )
+            self._partitions = count
 
     def _produce(self, event: Event, on_delivery: Callable[[Any, Any], None] | None = None) -> None:
         """Hands one event to librdkafka; a full queue is waited for, never taken for sent."""

@@ -159,14 +159,14 @@ def _dead(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  
             _grant(kafka, "Read", name),
         )
     if count:
-        more = " or more" if count >= MOST_COUNTED else ""
+        many = counted(count, "dead letter") if count < MOST_COUNTED else f"{count} or more dead letters"
         return Check(
             "dead_letters",
             "warn",
-            f"{counted(count, 'row') if not more else f'{count}{more} rows'} could not be understood: look in {name}",
+            f"{many} in {name}: rows that could not be understood, orders that could not be closed",
             "cdcwatch events --dead",
         )
-    return Check("dead_letters", "ok", f"{name} is empty: every row was understood")
+    return Check("dead_letters", "ok", f"{name} is empty: every row was understood, every due order closed")
 
 
 def _transactions(facts: BrokerFacts, kafka: KafkaSettings, slot: str) -> Check:

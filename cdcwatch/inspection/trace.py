@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Truncate, Unreadable
+from cdcwatch.decode.note import CloseFailure
 from cdcwatch.inspection.reason import MERGED, behind, why_none
 from cdcwatch.lsn import format_lsn
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TRUNCATE_KIND: Final = "truncate"
 UNREADABLE_KIND: Final = "unreadable"
+CLOSE_FAILED_KIND: Final = "close_failed"
 
 
 class Traced(NamedTuple):
@@ -30,7 +32,7 @@ class Traced(NamedTuple):
 
     commit_lsn: str
     kind: str
-    """insert, update, delete, truncate or unreadable."""
+    """insert, update, delete, truncate, unreadable or close_failed."""
     key: str
     event: dict[str, Any] | None
     """The CloudEvent, or the dead letter's record; None when there is none."""
@@ -93,6 +95,8 @@ class Tracer:
             steps.append(self._step(TRUNCATE_KIND, "*", None, None))
         elif isinstance(message, Unreadable):
             steps.append(self._step(UNREADABLE_KIND, "?", None, None))
+        elif isinstance(message, CloseFailure):
+            steps.append(self._step(CLOSE_FAILED_KIND, ", ".join(message.key), None, None))
         return steps
 
     def _change_steps(self, change: Change) -> list[_Step]:

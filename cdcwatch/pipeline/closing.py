@@ -43,7 +43,8 @@ class Closing:
             bucket_bits=bucket_bits_for(horizon_us),
             coarse_before_us=from_unix_us(time.time_ns() // 1000),
         )
-        self.agenda = Agenda(Closer(schedule, random=random.random), DatabaseClock(), clock)
+        closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
+        self.agenda = Agenda(closer, DatabaseClock(), clock)
 
         def connection(application_name: str, answer_timeout_s: float) -> PostgresTable:
             return PostgresTable(
@@ -64,6 +65,7 @@ class Closing:
             clock,
             concurrency=settings.close.concurrency,
             batch_rows=settings.close.batch_rows,
+            attempts=settings.close.attempts,
             observer=observer,
         )
         self._window = Window(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
-from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
 from cdcwatch.pipeline.beginning import StartOverError
 
@@ -82,17 +82,20 @@ class Publisher(threading.Thread):
                 self._open()
                 self._backoff.reset()
             self._publish(idle_wait_s)
-        except FencedError as error:
-            if self._owned_still():
-                return self._fail(error)
-            self._give_up(error)
-            return None
-        except UnavailableError as error:
-            return self._fail(error)
         except CdcwatchError as error:
-            self._give_up(error)
+            if self._passes(error):
+                return self._fail(error)
+            self.is_open = False
+            self._failed(error)
             return None
         return 0.0
+
+    def _passes(self, error: CdcwatchError) -> bool:
+        """Whether to try again."""
+        if isinstance(error, FencedError):
+            return self._owned_still()
+        # A right taken away, a topic gone: closing goes on meanwhile, and it is mended without a restart.
+        return isinstance(error, UnavailableError) or (self._begun and isinstance(error, PreconditionError))
 
     def _open(self) -> None:
         progress = self._sink.open()
@@ -150,7 +153,3 @@ class Publisher(threading.Thread):
         _log.warning("publisher: %s; again in %.1f s%s", error, wait_s, remedy)
         self._sink.close()
         return wait_s
-
-    def _give_up(self, error: CdcwatchError) -> None:
-        self.is_open = False
-        self._failed(error)

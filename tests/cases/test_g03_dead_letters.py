@@ -81,6 +81,7 @@ def test_g03_bytes_that_are_no_text_become_a_dead_letter_and_the_stream_goes_on(
             "ordinal": 2,
             "id": f"{commit}-2",
             "reason": "column 'status' is not valid UTF-8",
+            "about": "row",
             "plugin": plugin,
             "truncated": False,
         }
@@ -91,7 +92,7 @@ def test_g03_bytes_that_are_no_text_become_a_dead_letter_and_the_stream_goes_on(
             one["name"]: one for one in json.loads(cdcwatch("check", "--json", "-c", world.configuration).out)["checks"]
         }
         assert checks["dead_letters"]["state"] == "warn"
-        assert "1 row could not be understood" in checks["dead_letters"]["message"]
+        assert "1 dead letter in" in checks["dead_letters"]["message"]
         assert checks["dead_letters"]["remedy"] == "cdcwatch events --dead"
         assert f"{commit}-2: column 'status' is not valid UTF-8" in world.log.read_text()
 

@@ -137,7 +137,7 @@ def test_every_other_end_is_named(world):
     assert world.status(4) == "pending"
 
 
-def test_a_held_order_is_passed_by_and_closed_later(world):
+def test_i01_a_held_order_is_passed_by_and_closed_later(world):
     past_us = world.now_us - 1000
     world.put(1, past_us)
     world.put(2, past_us)
@@ -158,7 +158,9 @@ def test_an_order_whose_close_fails_stands_alone(world):
     assert outcomes(report) == {7: Outcome.FAILED, 13: Outcome.FAILED}
     assert len(report.closed) == 18
     assert report.error
+    assert all(unclosed.error and not unclosed.is_tables_fault for unclosed in report.unclosed)
     assert world.status(7) == "pending"
+    world.table.tell_given_up(report.unclosed, 8)
 
 
 def test_nothing_to_close(world):

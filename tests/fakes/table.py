@@ -63,6 +63,8 @@ class FakeDatabase:
     """So many closes are done, and then the connection breaks before the answer."""
     closes: list[tuple[Key, int]] = field(default_factory=list)
     """Every close, with the database's clock at it."""
+    given_up: list[tuple[Key, int, str]] = field(default_factory=list)
+    """Dead letters: key, attempts, error."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -95,7 +97,7 @@ class FakeTable:
                 outcome = classify(due, current, database.watched)
                 if outcome is Outcome.LOCKED and due.key not in database.locked:
                     if due.key in database.poison:
-                        report.unclosed.append(Unclosed(due, Outcome.FAILED))
+                        report.unclosed.append(Unclosed(due, Outcome.FAILED, None, "poison"))
                         report.error = "poison"
                         continue
                     row.status = database.watched.closed_status
@@ -109,6 +111,10 @@ class FakeTable:
                 self.is_connected = False
                 raise UnavailableError("cut before the answer", remedy="none")
         return report
+
+    def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:
+        self._check(connected=True)
+        self._database.given_up += [(one.due.key, attempts, one.error) for one in given_up]
 
     def sample_clock(self, count: int) -> list[ClockSample]:
         self._check(connected=True)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-import urllib.error
-import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cdcwatch.local.process import free_port
 from tests import services
 from tests.oracle.traffic import Traffic
 from tests.oracle.world import World
@@ -45,18 +41,7 @@ def insert_due(world: World, first_id: int, count: int = 20) -> None:
     )
 
 
-def readiness(port: int) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-            return dict(json.load(answer))
-    except urllib.error.HTTPError as error:
-        with error:
-            return dict(json.load(error))
-    except urllib.error.URLError:
-        return {"ready": False, "sink": {}, "closer": {}}
-
-
-def test_closing_goes_on_while_the_broker_is_killed_and_events_follow(world: World, own_kafka: LocalKafka) -> None:
+def test_j09_closing_goes_on_while_the_broker_is_killed_and_events_follow(world: World, own_kafka: LocalKafka) -> None:
     with world.running():
         insert_due(world, 0)
         world.wait_nothing_due()
@@ -72,7 +57,7 @@ def test_closing_goes_on_while_the_broker_is_killed_and_events_follow(world: Wor
     world.judge()
 
 
-def test_the_broker_killed_again_and_again_under_load(world: World, own_kafka: LocalKafka) -> None:
+def test_j02_j03_the_broker_killed_again_and_again_under_load(world: World, own_kafka: LocalKafka) -> None:
     with world.running():
         with Traffic(world.database.dsn, seed=3).running() as traffic:
             for _ in range(3):
@@ -85,25 +70,22 @@ def test_the_broker_killed_again_and_again_under_load(world: World, own_kafka: L
     world.judge()
 
 
-def test_the_broker_away_at_the_start(world: World, own_kafka: LocalKafka) -> None:
-    port = free_port()
-    world.configuration.write_text(
-        world.configuration.read_text().replace('listen = ""', f'listen = "127.0.0.1:{port}"')
-    )
+def test_j09_the_broker_away_at_the_start(world: World, own_kafka: LocalKafka) -> None:
+    world.listen()
     own_kafka.stop()
     confirmed_lsn = world.confirmed_lsn()
     insert_due(world, 0)
     process = world.run()
     try:
         world.wait_nothing_due()
-        state = wait_until(lambda: (s := readiness(port))["closer"].get("ready") and s, 30, "the closer works")
+        state = wait_until(lambda: (s := world.readiness())["closer"].get("ready") and s, 30, "the closer works")
         assert state["ready"] is False
         insert_due(world, 2000)  # in no scan of the table: the stream is scouted for its deadlines
         world.wait_nothing_due()
         assert world.confirmed_lsn() == confirmed_lsn
         own_kafka.start()
         process.wait_ready()
-        wait_until(lambda: readiness(port)["ready"] is True, 30, "ready; what was scouted is taken anew about now")
+        wait_until(lambda: world.readiness()["ready"] is True, 30, "ready; what was scouted is taken anew about now")
         world.wait_confirmed()
         process.stop()
     finally:
@@ -111,7 +93,7 @@ def test_the_broker_away_at_the_start(world: World, own_kafka: LocalKafka) -> No
             process.kill()
 
 
-def test_sigterm_with_the_broker_away_ends_with_4_and_confirms_nothing(world: World, own_kafka: LocalKafka) -> None:
+def test_j04_sigterm_with_the_broker_away_ends_with_4_and_confirms_nothing(world: World, own_kafka: LocalKafka) -> None:
     process = world.run()
     process.wait_ready()
     world.wait_confirmed()
@@ -127,7 +109,7 @@ def test_sigterm_with_the_broker_away_ends_with_4_and_confirms_nothing(world: Wo
     world.judge()
 
 
-def test_a_second_sigterm_ends_at_once(world: World, own_kafka: LocalKafka) -> None:
+def test_j04_a_second_sigterm_ends_at_once(world: World, own_kafka: LocalKafka) -> None:
     process = world.run()
     process.wait_ready()
     own_kafka.kill()

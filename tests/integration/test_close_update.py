@@ -102,7 +102,7 @@ class Running:
             assert self.window.stop(30)
 
 
-def test_a_payment_under_way_wins(orders_of, database):
+def test_i01_a_payment_under_way_wins(orders_of, database):
     orders, table = orders_of()
     orders.insert(1, 2)
     batch = all_open(table)
@@ -115,7 +115,7 @@ def test_a_payment_under_way_wins(orders_of, database):
     assert orders.statuses() == ["paid", "expired"]
 
 
-def test_an_uncommitted_payment_is_waited_for_by_the_workers(orders_of, database):
+def test_i01_an_uncommitted_payment_is_waited_for_by_the_workers(orders_of, database):
     orders, _ = orders_of()
     orders.insert(1, 2, 3)
     with database.connect(autocommit=False) as payer:
@@ -131,7 +131,7 @@ def test_an_uncommitted_payment_is_waited_for_by_the_workers(orders_of, database
     assert orders.statuses() == ["expired", "paid", "expired"]
 
 
-def test_an_extension_without_a_version_is_not_closed_early(orders_of):
+def test_i02_an_extension_without_a_version_is_not_closed_early(orders_of):
     orders, table = orders_of()
     orders.insert(1)
     batch = all_open(table)
@@ -143,7 +143,7 @@ def test_an_extension_without_a_version_is_not_closed_early(orders_of):
     assert orders.statuses() == ["pending"]
 
 
-def test_the_lock_rechecks_a_row_that_changed_before_it(orders_of, database):
+def test_i04_the_lock_rechecks_a_row_that_changed_before_it(orders_of, database):
     """A row version committed between snapshot and lock is judged as it is now."""
     orders, table = orders_of(extra="note text")
     orders.insert(*range(50))
@@ -428,7 +428,7 @@ def test_a_statement_that_gave_way_is_tried_again(orders_of, database):
     assert table.close(batch).closed
 
 
-def test_two_workers_and_random_writers_never_deadlock(orders_of, database):
+def test_i04_two_workers_and_random_writers_never_deadlock(orders_of, database):
     orders, _ = orders_of()
     orders.connection.execute(
         "INSERT INTO orders (id, status, expires_at, version)"

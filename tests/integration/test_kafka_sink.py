@@ -147,7 +147,7 @@ class CountingProducer:
 
 
 @KINDS
-def test_a_full_queue_is_waited_for_and_loses_nothing(
+def test_j01_a_full_queue_is_waited_for_and_loses_nothing(
     kafka: services.Kafka, topic: str, kind: Callable[..., Sink]
 ) -> None:
     """J1."""
@@ -210,7 +210,7 @@ MURMUR2 = {
 
 
 @KINDS
-def test_a_key_goes_where_java_clients_put_it(kafka: services.Kafka, kind: Callable[..., Sink]) -> None:
+def test_j08_a_key_goes_where_java_clients_put_it(kafka: services.Kafka, kind: Callable[..., Sink]) -> None:
     """J8."""
     with services.fresh_topic(kafka, partitions=7) as topic:
         sink = kind(_settings(kafka, topic), "s")
@@ -240,7 +240,7 @@ def test_no_broker_to_open_is_away_for_now(kind: Callable[..., Sink], monkeypatc
     sink.close()
 
 
-def test_a_broker_that_dies_within_a_transaction(
+def test_j02_a_broker_that_dies_within_a_transaction(
     own_kafka: LocalKafka, own_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it was committed shows when the sink opens again; each event is seen once."""
@@ -271,7 +271,7 @@ def test_a_broker_that_dies_within_a_transaction(
     assert _numbers(own_kafka, own_topic) == list(range(20))
 
 
-def test_a_broker_that_is_away_for_a_while_gets_every_event_in_order(own_kafka: LocalKafka, own_topic: str) -> None:
+def test_j03_a_broker_that_is_away_for_a_while_gets_every_event_in_order(own_kafka: LocalKafka, own_topic: str) -> None:
     """J2, J3: without transactions librdkafka itself goes on, and reports nothing before it is durable."""
     sink = AtLeastOnceSink(_settings(own_kafka, own_topic), "s")
     sink.open()

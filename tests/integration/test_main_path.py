@@ -81,7 +81,7 @@ def test_the_first_start_publishes_open_orders_once_and_consistent_with_the_stre
         assert key in expected, its
 
 
-def test_overdue_orders_are_closed_at_the_start_oldest_first(world: World) -> None:
+def test_i03_overdue_orders_are_closed_at_the_start_oldest_first(world: World) -> None:
     world.install()
     world.connection.execute(
         "INSERT INTO orders (id, expires_at) SELECT n, clock_timestamp() - n * interval '1 minute'"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +154,17 @@ class World:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+    def readiness(self) -> dict[str, Any]:
+        """What the service says at /readyz, once it listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            with error:
+                return dict(json.load(error))
+        except urllib.error.URLError:
+            return {"ready": False, "sink": {}, "closer": {}}
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
         """Starts the service, with more in its environment."""

@@ -220,10 +220,14 @@ class SimProcess:
             return False
         try:
             self._table.connect()
+        except UnavailableError:
+            self.agenda.give_back(batch)
+            return True
+        try:
             report = self._table.close(batch)
         except UnavailableError:
             self._table.disconnect()
-            self.agenda.give_back(batch)
+            self.agenda.doubt(batch)
         else:
             self.agenda.settle(report)
         return True

@@ -57,7 +57,7 @@ def test_rows_that_cannot_be_understood_are_all_counted_and_all_logged_once_a_se
     assert _Later.made[1].is_cancelled
     metrics.log_dead_letters()
     seen(103.0, 4)
-    assert b"\ncdcwatch_dead_letters_total 15.0\n" in generate_latest(metrics.registry)
+    assert b'\ncdcwatch_dead_letters_total{about="row"} 15.0\n' in generate_latest(metrics.registry)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "1 row could not be understood, the last is id-1: why",
         "7 rows could not be understood, the last is id-2: why",

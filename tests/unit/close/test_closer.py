@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from cdcwatch.close.closer import FAILED_BACKOFF, LOCKED_BACKOFF, Backoff, Closer
+from cdcwatch.close.closer import FAILED_BACKOFF, GIVEN_UP_BACKOFF, LOCKED_BACKOFF, Backoff, Closer
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed
 from cdcwatch.deadline.schedule import Due, Schedule
 from cdcwatch.instant import NEGATIVE_INFINITY_US
@@ -107,6 +107,94 @@ def test_a_failing_order_waits_longer_than_a_held_one(closer):
     due = take_one(closer)
     closer.settle(report(due, Outcome.FAILED), 0)
     assert closer.delay_us(NOW_US, 0) == pytest.approx(FAILED_BACKOFF.first_us, rel=0.01)
+
+
+def failing_until_given_up(closer, *, is_tables_fault=False):
+    """How many failures it took, and the pause after the last of them."""
+    due, at_us = take_one(closer), 0
+    for failures in range(1, 30):
+        failed = Unclosed(due, Outcome.FAILED, None, "SQLSTATE P0001", is_tables_fault)
+        settled = closer.settle(CloseReport(unclosed=[failed]), at_us)
+        pause_us = closer.delay_us(NOW_US, at_us)
+        if settled.given_up:
+            assert settled.given_up == [failed]
+            return failures, pause_us, at_us + pause_us
+        at_us += pause_us
+        assert closer.take(NOW_US, at_us, 1) == [due]
+    return None
+
+
+def test_an_order_that_fails_again_and_again_is_given_up_once_and_tried_again_seldom():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    failures, pause_us, at_us = failing_until_given_up(closer)
+    assert failures == 3
+    assert pause_us == pytest.approx(GIVEN_UP_BACKOFF.first_us, rel=0.01)
+    (due,) = closer.take(NOW_US, at_us, 1)
+    settled = closer.settle(report(due, Outcome.FAILED), at_us)
+    assert settled.given_up == [], "told already"
+    assert closer.delay_us(NOW_US, at_us) == pytest.approx(GIVEN_UP_BACKOFF.first_us, rel=0.01)
+
+
+def test_an_order_of_which_no_dead_letter_could_be_left_fails_once_more_first():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    *_, at_us = failing_until_given_up(closer)
+    due = Due(1, NOW_US, 0)
+    closer.untold([Unclosed(due, Outcome.FAILED)], at_us)
+    at_us += closer.delay_us(NOW_US, at_us)
+    assert closer.take(NOW_US, at_us, 1) == [due]
+    assert closer.settle(report(due, Outcome.FAILED), at_us).given_up
+
+
+def test_what_fails_for_the_tables_sake_is_never_given_up():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    assert failing_until_given_up(closer, is_tables_fault=True) is None
+    assert closer.retrying == 1
+
+
+def test_being_held_is_no_failure():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=2)
+    due = take_one(closer)
+    for at_us, outcome in enumerate([Outcome.FAILED, *[Outcome.LOCKED] * 9, Outcome.FAILED]):
+        assert not closer.settle(report(due, outcome), at_us).given_up
+    assert closer.settle(report(due, Outcome.FAILED), 20).given_up
+
+
+@pytest.mark.parametrize("echo_first", [True, False])
+@pytest.mark.parametrize(
+    ("outcome", "row", "counted"),
+    [
+        (Outcome.ALREADY_CLOSED, CurrentRow("expired", 1, NOW_US, True), Outcome.CLOSED),
+        (Outcome.ALREADY_CLOSED, CurrentRow("expired", 2, NOW_US, True), Outcome.ALREADY_CLOSED),
+        (Outcome.PAID, CurrentRow("paid", 1, NOW_US, True), Outcome.PAID),
+        (Outcome.GONE, None, Outcome.GONE),
+    ],
+)
+def test_an_unknown_end_is_cleared_up_by_the_row_itself(closer, outcome, row, counted, echo_first):
+    due = take_one(closer)
+    if echo_first:
+        closer.apply([(1, None, 1)])
+    closer.doubt([due], 0)
+    closer.apply([(1, None, 1)])  # closed, or paid: the stream's word is the same for both
+    assert closer.take(NOW_US, 0, 10) == [due]
+    assert closer.settle(report(due, outcome, row), 0).outcomes[counted] == 1
+    assert (len(closer), closer.retrying) == (0, 0)
+
+
+def test_an_unknown_end_of_an_order_that_has_a_new_deadline_is_of_no_interest(closer):
+    due = take_one(closer)
+    closer.apply([(1, NOW_US + 5, 1)])
+    closer.doubt([due], 0)
+    assert (len(closer), closer.retrying) == (1, 0)
+    other = take_one(closer, 2)
+    closer.doubt([other], 0)
+    closer.apply([(2, NOW_US + 5, 1)])
+    assert (len(closer), closer.retrying) == (2, 0)
+
+
+def test_what_somebody_else_closed_is_no_close_of_ours(closer):
+    due = take_one(closer)
+    row = CurrentRow("expired", 1, NOW_US, True)
+    assert closer.settle(report(due, Outcome.ALREADY_CLOSED, row), 0).outcomes[Outcome.ALREADY_CLOSED] == 1
 
 
 def test_second_attempts_share_no_batch_with_first_ones_and_neither_starves(closer):

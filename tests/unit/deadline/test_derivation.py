@@ -6,6 +6,7 @@ from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
+from cdcwatch.decode.note import CloseFailure
 from cdcwatch.errors import DecodeError
 from tests.fakes.table import WATCHED
 
@@ -82,6 +83,31 @@ def test_a_key_change_is_a_delete_and_an_insert():
     assert portion.updates == [(3, None, 0), (33, 2000, 2), (4, None, 0), (44, None, 3), (5, 1000, 1)]
 
 
+def test_a_close_that_failed_for_good_is_one_ordinal_and_a_record():
+    stream = Derivation(DeadlineRule(WATCHED), EventEncoder(WATCHED, system_identifier="7", database="shop", slot="s"))
+    messages = transaction(0x100, CloseFailure(WATCHED.oid, ("7",), 0, 3, 8, "SQLSTATE P0001 (RaiseException)"))
+    feed(stream, *messages)
+    portion = stream.drain()
+    (letter,) = portion.events
+    assert letter.id == b"0/100-1"
+    assert orjson.loads(letter.value) == {
+        "slot": "s",
+        "commit_lsn": "0/100",
+        "ordinal": 1,
+        "id": "0/100-1",
+        "about": "close",
+        "reason": "the close failed 8 times: SQLSTATE P0001 (RaiseException)",
+        "key": {"id": "7"},
+        "deadline": "2000-01-01T00:00:00.000000Z",
+        "version": 3,
+        "attempts": 8,
+    }
+    assert (portion.updates, portion.position, stream.dead_letter_count) == ([], Position(0x108, 0x100, 1), 0)
+    stream.restart(portion.position)
+    feed(stream, *messages)
+    assert stream.drain().events == []
+
+
 def test_a_row_that_cannot_be_understood_is_one_ordinal_a_record_and_nothing_to_the_heap():
     stream = Derivation(DeadlineRule(WATCHED), EventEncoder(WATCHED, system_identifier="7", database="shop", slot="s"))
     messages = transaction(0x100, insert(1), UNREADABLE, insert(2), delete(3, OPEN), UNREADABLE)
@@ -96,6 +122,7 @@ def test_a_row_that_cannot_be_understood_is_one_ordinal_a_record_and_nothing_to_
         "commit_lsn": "0/100",
         "ordinal": 2,
         "id": "0/100-2",
+        "about": "row",
         "reason": "column 'status' is not valid UTF-8",
         "plugin": "wal2json",
         "input_hex": "70e9",

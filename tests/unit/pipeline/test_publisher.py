@@ -192,6 +192,25 @@ def test_what_no_retry_mends_ends_it():
         assert [str(error) for error in run.errors] == ["a gap"]
 
 
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_refusal_after_the_beginning_is_waited_out(is_exact, monkeypatch):
+    with running(is_exact=is_exact) as run:
+        run.offer()
+        run.settle()
+        publish, refusals = FakeSink.publish, [PreconditionError("denied", remedy="grant Write")] * 3
+
+        def refusing(sink, batches):
+            if refusals:
+                raise refusals.pop()
+            publish(sink, batches)
+
+        monkeypatch.setattr(FakeSink, "publish", refusing)
+        run.offer()
+        run.settle()
+        assert run.numbers() == list(range(1, 7))
+        assert (run.errors, run.publisher.reopen_count) == ([], 3)
+
+
 def test_a_stop_before_the_sink_was_ever_open_ends_it():
     run = Run()
     run.broker.is_up = False
