@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -192,3 +200,13 @@ def create_topic(kafka: Kafka, name: str, *, partitions: int = 3, config: dict[s
         return topic.error is None and sum(part.leader >= 0 for part in topic.partitions.values()) == partitions
 
     wait_until(has_leaders, 20, f"leaders for {name}")
+
+
+def configure_topic(kafka: Kafka, topic: str, name: str, value: str) -> None:
+    """Sets one of its settings."""
+    entry = ConfigEntry(
+        name, value, source=ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    admin.incremental_alter_configs([resource])[resource].result(20)

@@ -159,10 +159,20 @@ def _newest(consumer: Consumer, topic: str, offset: int, slot: str) -> Progress 
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                return Progress.from_json(newest) if newest is not None else None
+                return _progress(newest, topic, slot) if newest is not None else None
             if error.code() == HARMLESS:
                 continue
             raise explain_kafka(error)
         if message.key() == slot.encode():
             newest = message.value()
     raise UnavailableError("Kafka: the progress topic can't be read", remedy="see that its leader is up")
+
+
+def _progress(record: bytes, topic: str, slot: str) -> Progress:
+    try:
+        return Progress.from_json(record)
+    except (ValueError, KeyError, TypeError):
+        raise PreconditionError(
+            f"the record of {slot} in {topic} can't be read: it is of another version, or not ours",
+            remedy="start the version of cdcwatch that wrote it",
+        ) from None

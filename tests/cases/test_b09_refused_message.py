@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
 
 from tests import services
 from tests.command import ORDERS
 from tests.oracle.world import World
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,18 +17,6 @@ if TYPE_CHECKING:
     from tests.services import Database, Kafka
 
 LONG = "s" * 3000
-
-
-def _let_in(kafka: Kafka, topic: str, most_bytes: int) -> None:
-    entry = ConfigEntry(
-        "max.message.bytes",
-        str(most_bytes),
-        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    admin.incremental_alter_configs([resource])[resource].result(20)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +39,26 @@ def test_b09_a_message_that_the_broker_refuses_is_not_passed_over(
         world.connection.execute("UPDATE orders SET status = %s", [LONG])
         after_lsn = world.current_lsn()
         world.connection.execute("INSERT INTO orders VALUES (2, 'pending', '2999-01-01')")
-        refused = world.run()
-        assert refused.wait() == 3
-        assert "max.message.bytes" in world.log.read_text()
-        assert LONG not in world.log.read_text()
-        assert world.confirmed_lsn() < after_lsn
-        assert before_lsn < after_lsn
-        _let_in(kafka, f"{topic}.small", 1_000_000)
+        world.listen()
         with world.running():
+            wait_until(lambda: "max.message.bytes" in world.log.read_text(), 30, "it is told, with its remedy")
+            assert world.readiness()["sink"]["ready"] is False
+            world.connection.execute("INSERT INTO orders VALUES (3, 'pending', now())")
+            wait_until(
+                lambda: world.scalar("SELECT status FROM orders WHERE id = 3") == "expired", 30, "closing goes on"
+            )
+            assert world.confirmed_lsn() < after_lsn
+            assert before_lsn < after_lsn
+            services.configure_topic(kafka, f"{topic}.small", "max.message.bytes", "1000000")
             world.wait_confirmed()
+        assert LONG not in world.log.read_text()
         told = [(record.key, record.event["type"]) for record in world.records()]
         assert set(told) == {
             ("1", "deadline.scheduled"),
             ("1", "deadline.cancelled"),
             ("2", "deadline.scheduled"),
+            ("3", "deadline.scheduled"),
+            ("3", "deadline.expired"),
         }
         if delivery == "exactly_once":
-            assert len(told) == 3
+            assert len(told) == 5

@@ -1,7 +1,7 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from cdcwatch.errors import UnavailableError
+from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff import ledger
 
 PLACE = TopicPartition("orders.deadlines.progress", 0)
@@ -43,3 +43,9 @@ def test_another_refusal_is_told_at_once():
 def test_no_answer_is_away_for_now():
     with pytest.raises(UnavailableError):
         ledger._bounds(FakeConsumer(None), PLACE)
+
+
+@pytest.mark.parametrize("record", [b"", b"{}", b"7", b'{"snapshot":null}'])
+def test_a_record_of_another_making_is_told_and_not_guessed_at(record):
+    with pytest.raises(PreconditionError, match="of another version"):
+        ledger._progress(record, "orders.deadlines.progress", "s")
