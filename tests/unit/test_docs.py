@@ -48,3 +48,16 @@ def test_the_runbook_answers_every_alarm_and_names_every_command() -> None:
     thresholds = re.search(r"cdcwatch slot status --max-lag (\w+) --max-retained (\w+) --min-time-left (\w+)", runbook)
     assert thresholds is not None
     assert thresholds.groups() == ("1GB", "16GB", "4h")
+
+
+def test_the_tests_that_show_the_guarantees_exist() -> None:
+    page = (ROOT / "docs/guarantees.md").read_text()
+    for path in re.findall(r"`(tests/[\w/.]+)`", page):
+        assert (ROOT / path).exists(), path
+    code = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 15
+    assert [name for name in named if f"def {name}(" not in code] == []
+    mutations = (ROOT / "tests/simulation/mutations.py").read_text()
+    assert page.count("†") > 10
+    assert "deadline_guard" in mutations
