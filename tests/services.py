@@ -192,7 +192,10 @@ def fresh_topic(kafka: Kafka, *, partitions: int = 3, config: dict[str, str] | N
 def create_topic(kafka: Kafka, name: str, *, partitions: int = 3, config: dict[str, str] | None = None) -> None:
     """Make a topic and return once its partitions have leaders."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+    # Records of tests may be of any time; a broker deletes those of last week at its next look.
+    new = NewTopic(
+        name, num_partitions=partitions, replication_factor=1, config={"retention.ms": "-1", **(config or {})}
+    )
     admin.create_topics([new], operation_timeout=10)[name].result(timeout=20)
 
     def has_leaders() -> bool:
