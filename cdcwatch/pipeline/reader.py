@@ -115,6 +115,7 @@ class Reader(threading.Thread):
         self._gap: str | None = None
         self._expects_alteration = False
         self._begin_lsn = 0  # where the slot stood when it was taken
+        self._applied_lsn = 0  # through where the schedule has seen the stream, a replay that broke off counted back
         self.reconnect_count = 0
         self._stepped_s = self._heard_s = time.monotonic()
 
@@ -296,6 +297,9 @@ class Reader(threading.Thread):
         following, self._following = self._following, None
         self._facts = None
         if following is not None:
+            received_lsn = following.stream.received_lsn
+            if received_lsn > self._begin_lsn:
+                self._applied_lsn = received_lsn
             following.stream.close()
 
     def _take_over(self, facts: SlotFacts) -> tuple[ReadingState, Derivation]:
@@ -303,10 +307,14 @@ class Reader(threading.Thread):
         origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name, *self._table)
         self._begin_lsn = facts.confirmed_flush_lsn
         if self._state is None or self._derivation is None:
+            self._applied_lsn = self._begin_lsn
             self._state = ReadingState(origin, until_lsn=self._until_lsn, arrivals=self._arrivals)
             self._derivation = self._make_derivation(origin)
             self._acquired(facts, origin)
             return self._state, self._derivation
+        if facts.confirmed_flush_lsn > self._applied_lsn:
+            # Another process had it meanwhile: it may have had nothing to publish, but deadlines to learn of.
+            raise StartOverError("the slot was moved on meanwhile, and the deadlines between were not seen here")
         if self._state.start is not None:
             handed_over = Progress(self._state.origin, self._state.handed_over)
             try:

@@ -110,7 +110,7 @@ def test_a07_what_somebody_else_made_meanwhile_is_left_alone(
             else:
                 connection.execute('CREATE PUBLICATION "Or ders" FOR TABLE orders (id)')
 
-        monkeypatch.setattr(creation, "_require", meanwhile)
+        monkeypatch.setattr(creation, "require_met", meanwhile)
         refused = cdcwatch("slot", "create", "-c", published)
         assert refused.code == 3
         assert "made by somebody else meanwhile" in refused.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tests import services
-from tests.fault.test_outages import TOPIC, readiness
+from tests.fault.test_outages import TOPIC
 from tests.oracle.world import World
 from tests.waiting import wait_until
 
@@ -46,7 +46,7 @@ def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
         world.listen()
 
         def wait_for(what: str, told: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-            return wait_until(lambda: told(state := readiness(world._port)) and state, 60, what, every_s=0.1)
+            return wait_until(lambda: told(state := world.readiness()) and state, 60, what, every_s=0.1)
 
         with world.running():
             wait_for("ready", lambda state: state["ready"])

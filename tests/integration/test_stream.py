@@ -212,7 +212,7 @@ def _acquired(slot: PostgresSlot) -> tuple[SlotFacts, ReplicationStream] | None:
 def test_a_slot_that_is_missing(database: Database) -> None:
     with pytest.raises(PreconditionError, match="no slot 'nowhere'") as caught:
         PostgresSlot(database.dsn, "nowhere", plugin="wal2json").acquire(OPTIONS)
-    assert caught.value.remedy == "cdcwatch slot create"
+    assert caught.value.remedy == "cdcwatch slot create; where there was one, cdcwatch recover"
 
 
 def test_a_slot_of_another_database(shop: Shop) -> None:

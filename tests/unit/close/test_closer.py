@@ -163,7 +163,7 @@ def test_being_held_is_no_failure():
 @pytest.mark.parametrize(
     ("outcome", "row", "counted"),
     [
-        (Outcome.ALREADY_CLOSED, CurrentRow("expired", 1, NOW_US, True), Outcome.CLOSED),
+        (Outcome.ALREADY_CLOSED, CurrentRow("expired", 1, NOW_US, True), Outcome.FOUND_CLOSED),
         (Outcome.ALREADY_CLOSED, CurrentRow("expired", 2, NOW_US, True), Outcome.ALREADY_CLOSED),
         (Outcome.PAID, CurrentRow("paid", 1, NOW_US, True), Outcome.PAID),
         (Outcome.GONE, None, Outcome.GONE),

@@ -211,7 +211,7 @@ def test_a_close_whose_answer_was_lost_is_not_done_twice(world):
     world.database.cuts_after_close = 1
     world.agenda.apply([(1, world.database.now_us, 0)])
     world.workers.start()
-    wait_until(lambda: world.outcomes[Outcome.CLOSED] == 1, 20, "found to be our own close")
+    wait_until(lambda: world.outcomes[Outcome.FOUND_CLOSED] == 1, 20, "found to be our own close")
     assert len(world.database.closes) == 1
     assert len(world.agenda) == 0
 
