@@ -201,7 +201,7 @@ class Closer:
         return known is not None and known.outcome is None
 
     def _outcome(self, unclosed: Unclosed) -> Outcome:
-        """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version is the next."""
+        """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it."""
         due, outcome, row = unclosed[:3]
         is_ours = outcome is Outcome.ALREADY_CLOSED and self._awaits_answer(due.key)
         return Outcome.FOUND_CLOSED if is_ours and row is not None and row.version in (0, due.version + 1) else outcome

@@ -23,7 +23,7 @@ class Outcome(StrEnum):
     """Another deadline or another version than we knew."""
     ALREADY_CLOSED = "already_closed"
     FOUND_CLOSED = "found_closed"
-    """Already closed, with the next version, after an attempt of ours of which the answer was lost: most likely by it."""
+    """Already closed, with the next version, after an attempt of ours of which the answer was lost."""
     GONE = "gone"
     """There is no such row."""
     CLEARED = "cleared"

@@ -202,6 +202,7 @@ def test_create_with_snapshot_publishes_open_orders_though_the_topic_has_progres
     assert find_progress(settings.kafka, world.slot) is None
     with world.running("--role", "read"):
         world.wait_confirmed()
+    world.wait_topic_committed()
     assert [record.key for record in world.events()] == ["1"], "what the topic knows is not told again"
     assert [record.partition for record in world.records() if record.is_gap] == [0, 1, 2]
 

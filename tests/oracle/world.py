@@ -248,6 +248,7 @@ class World:
         """The oracle, once everything is closed, confirmed and stopped; the topic's records."""
         ledger = read_ledger(self.connection)
         assert_closes(ledger, self.connection)
+        self.wait_topic_committed()
         records = self.records()
         assert_topic(records, expected_events(ledger), exactly_once=exactly_once)
         return records
