@@ -51,6 +51,8 @@ NAMES: Final = {
     "close.uncommitted": "with close.also: rows are closed in a transaction that is still open",
     "close.committed": "a batch is closed in the database, and its answer was not looked at",
     "close.settled": "the answer has been taken in",
+    "claim.answered": "with close.claim: the outside has answered, and nobody recorded it yet",
+    "claim.recorded": "with close.claim: answers are recorded in the database, and that was not looked at",
     "window.extended": "the heap lets in a further range of deadlines, which was not read from the table yet",
     "window.loaded": "a chunk of the range was read and taken in",
     "stop.begun": "SIGTERM was heard, and nothing done yet",

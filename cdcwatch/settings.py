@@ -87,6 +87,9 @@ class ClaimSettings(_Section, frozen=True):
     attempts: Count = 8
     stuck_after_s: Seconds = 300
 
+    def __repr__(self) -> str:
+        return f"ClaimSettings(url=…, processing={self.processing!r}, failed={self.failed!r})"
+
 
 class CloseSettings(_Section, frozen=True):
     """What happens at the deadline."""
@@ -289,6 +292,8 @@ def _cross_check(settings: Settings) -> None:
             f"close.status {close.status!r} is also in table.open: a closed order would stay open",
             remedy="choose another close.status, or take it out of table.open",
         )
+    if close.action == "claim":
+        _check_claim(settings)
     deadlines = alternatives(table.deadline)
     if not table.status and close.action == "update" and not set(deadlines) & set(close.set):
         raise ConfigurationError(
@@ -300,6 +305,33 @@ def _cross_check(settings: Settings) -> None:
         raise ConfigurationError(
             f"close.set names {', '.join(sorted(taken))}, which the close writes itself",
             remedy="take it out of close.set; the status comes from close.status, the version is counted up",
+        )
+
+
+def _check_claim(settings: Settings) -> None:
+    """Of `close.action = "claim"`. The address is not shown: it may hold a password."""
+    table, close, claim = settings.table, settings.close, settings.close.claim
+    if not re.match(r"https?://[^/\s]", claim.url):
+        raise ConfigurationError(
+            "close.claim.url is no http:// or https:// address",
+            remedy='[close.claim] url = "https://shop.example/close"',
+        )
+    if not table.status:
+        raise ConfigurationError(
+            'close.action = "claim" needs table.status: a claimed order has a status of its own',
+            remedy='name the status column, or use close.action = "update"',
+        )
+    statuses = [*table.open, close.status, claim.processing, claim.failed]
+    twice = sorted({status for status in statuses if statuses.count(status) > 1})
+    if twice:
+        raise ConfigurationError(
+            f"table.open, close.status, close.claim.processing and failed share {', '.join(twice)}",
+            remedy="give each a status of its own",
+        )
+    if claim.stuck_after_s < 2 * claim.timeout_s:
+        raise ConfigurationError(
+            "close.claim.stuck_after_s is less than twice timeout_s: claims would be taken from whoever still calls",
+            remedy=f"stuck_after_s = {2 * claim.timeout_s:g} or more",
         )
 
 

@@ -79,6 +79,14 @@ class PublicationStamp(NamedTuple):
 NO_PUBLICATION: Final = PublicationStamp()
 
 
+class ClaimStatuses(NamedTuple):
+    """What an order goes through whose close calls something outside (`close.claim`)."""
+
+    processing: str
+    """Between the claim and the outside's answer: the deadline is no longer armed, and still told as live."""
+    failed: str
+
+
 class Leaf(NamedTuple):
     """A partition that holds rows."""
 
@@ -124,6 +132,13 @@ class WatchedTable:
     """Of a partitioned table; None for an ordinary one."""
     publication: PublicationStamp = field(default=NO_PUBLICATION, compare=False)
     """That pgoutput reads by."""
+    claim: ClaimStatuses | None = None
+    """Of `close.action = "claim"`."""
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The statuses in which subscribers take the deadline for live: the open ones, and that of a claimed order."""
+        return self.open | {self.claim.processing} if self.claim is not None else self.open
 
     @property
     def qualified_name(self) -> str:

@@ -21,6 +21,7 @@ from cdcwatch.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cdcwatch.close.attempt import Answer
     from cdcwatch.close.outcome import Outcome
     from cdcwatch.errors import CdcwatchError
 
@@ -62,6 +63,10 @@ class Metrics:
         self._batch = Histogram(
             "cdcwatch_close_batch_seconds", "A batch of closes, start to commit.", registry=registry
         )
+        self._calls = Counter(
+            "cdcwatch_calls", "Calls of close.claim.url by what they came to.", ["answer"], registry=registry
+        )
+        self._call = Histogram("cdcwatch_call_seconds", "A call of close.claim.url.", registry=registry)
         self._clock_offset = Gauge(
             "cdcwatch_clock_offset_seconds", "The database's clock minus this machine's.", registry=registry
         )
@@ -128,6 +133,11 @@ class Metrics:
     def given_up(self, count: int) -> None:
         """So many orders failed to close for the last time."""
         self._dead_letters.labels("close").inc(count)
+
+    def called(self, answer: Answer, call_us: int) -> None:
+        """After every call of an external action."""
+        self._calls.labels(answer).inc()
+        self._call.observe(call_us / 1e6)
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
         """The database's clock was read, in microseconds since 2000."""

@@ -81,10 +81,30 @@ SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), :'role')
 GRANT USAGE ON SCHEMA :"schema" TO :"role";
 GRANT SELECT, UPDATE ON TABLE :"schema".:"table" TO :"role";
 
--- Reserved for what cdcwatch itself must keep in the database; empty so far.
+-- What cdcwatch itself must keep in the database.
 CREATE SCHEMA IF NOT EXISTS cdcwatch;
 COMMENT ON SCHEMA cdcwatch IS 'reserved for cdcwatch, which closes orders at their deadline';
 GRANT USAGE ON SCHEMA cdcwatch TO :"role";
+
+-- For close.action = "claim": a row for each order whose external action is under way or is tried again. next_at: when
+-- anybody may take it, as the next attempt (claim_id is NULL) or because its holder has been silent for too long.
+CREATE TABLE IF NOT EXISTS cdcwatch.claims (
+    relation        regclass    NOT NULL,
+    key             text        NOT NULL,
+    claim_id        uuid,
+    idempotency_key uuid        NOT NULL,
+    attempt         integer     NOT NULL,
+    started_at      timestamptz NOT NULL,
+    next_at         timestamptz NOT NULL,
+    deadline        timestamptz NOT NULL,
+    status          text,
+    version         bigint      NOT NULL,
+    last_error      text        NOT NULL,
+    PRIMARY KEY (relation, key)
+);
+CREATE INDEX IF NOT EXISTS claims_next_at ON cdcwatch.claims (relation, next_at);
+COMMENT ON TABLE cdcwatch.claims IS 'orders whose external action is under way, of close.action = "claim"';
+GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE cdcwatch.claims TO :"role";
 
 -- The index of due orders. Its condition is written as the scans write it, so that the planner can prove one from the
 -- other. By hand with several open statuses, … WHERE status IN ('pending', 'reserved'), and without a status column,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -10,9 +11,12 @@ from psycopg.conninfo import make_conninfo
 from cdcwatch.close.clock import SystemClock
 from cdcwatch.close.statements import identifier
 from cdcwatch.close.update import PostgresTable
-from cdcwatch.table import Column, WatchedTable
+from cdcwatch.queries import script
+from cdcwatch.table import ClaimStatuses, Column, WatchedTable
 
 if TYPE_CHECKING:
+    import psycopg
+
     from tests.services import Database
 
 KEY = (Column("id", "bigint"),)
@@ -36,6 +40,7 @@ class Orders:
         zone: str = "",
         open: tuple[str, ...] = ("pending",),  # noqa: A002
         closed_status: str = "expired",
+        claim: ClaimStatuses | None = None,
         extra: str = "",
     ) -> None:
         self.database = database
@@ -51,6 +56,7 @@ class Orders:
             open=frozenset(open) if status else frozenset(),
             closed_status=closed_status,
             zone=zone,
+            claim=claim,
         )
         columns = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in key]
         columns.append(sql.SQL("{} {}").format(sql.Identifier(deadline), sql.SQL(deadline_type)))
@@ -97,9 +103,20 @@ class Orders:
         )
         return [status for (status,) in self.connection.execute(query)]
 
+    def make_claims(self) -> None:
+        """The table of claims."""
+        make_claims(self.connection)
+
     def open_table(self, **options: Any) -> PostgresTable:
         """A connected PostgresTable; the caller disconnects it. A statement that would wait for ever is cancelled."""
         dsn = make_conninfo(self.database.dsn, options="-c statement_timeout=15s")
         table = PostgresTable(dsn, self.watched, SystemClock(), **options)
         table.connect()
         return table
+
+
+def make_claims(connection: psycopg.Connection[Any]) -> None:
+    """`cdcwatch.claims`, as the script makes it."""
+    schema = re.search(r"^CREATE TABLE IF NOT EXISTS cdcwatch.claims.*?;", script("install"), re.DOTALL | re.MULTILINE)
+    assert schema is not None
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS cdcwatch; {schema[0]}")  # type: ignore[call-overload]

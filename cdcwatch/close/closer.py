@@ -162,12 +162,17 @@ class Closer:
             if closed.deadline_us != NEGATIVE_INFINITY_US:
                 settled.lateness_us.append(closed.lateness_us)
         settled.outcomes[Outcome.CLOSED] += len(report.closed)
+        for key in report.claimed:
+            self._retries.pop(key, None)
+        if report.claimed:
+            settled.outcomes[Outcome.CLAIMED] += len(report.claimed)
         for unclosed in report.unclosed:
             settled.outcomes[self._outcome(unclosed)] += 1
             fresh = fresh or unclosed.due.key not in self._retries
             if self._settle_unclosed(unclosed, monotonic_us):
                 settled.given_up.append(unclosed)
-        settled.stalled = fresh and len(report.unclosed) == settled.outcomes[Outcome.FAILED] and not report.closed
+        is_all_refused = len(report.unclosed) == settled.outcomes[Outcome.FAILED]
+        settled.stalled = fresh and is_all_refused and not report.closed and not report.claimed
         return settled
 
     def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:

@@ -32,6 +32,10 @@ class Outcome(StrEnum):
     """The database's clock has not reached the deadline: ours runs ahead."""
     LOCKED = "locked"
     """Open, due and unchanged, but another transaction holds the row, or the statement gave way to one."""
+    CLAIMED = "claimed"
+    """By us or by others: its external action is under way, or was given up."""
+    FENCED = "fenced"
+    """Its external action is done, and was another claim's by then: that one records it."""
     FAILED = "failed"
     """The closing statement raised an error for this order alone: a trigger, a constraint."""
     DEFERRED = "deferred"
@@ -101,6 +105,8 @@ class CloseReport:
     """What became of every order of a batch."""
 
     closed: list[Closed] = field(default_factory=list)
+    claimed: list[Key] = field(default_factory=list)
+    """Of `close.action = "claim"`: their external action comes next."""
     unclosed: list[Unclosed] = field(default_factory=list)
     error: str = ""
     """The last error that made an order `failed` or `locked`: its SQLSTATE and name, no row values."""
@@ -110,6 +116,8 @@ def classify(due: Due, row: CurrentRow | None, table: WatchedTable) -> Outcome:
     """Names why the close of `due` passed over the order that `row` shows."""
     if row is None:
         return Outcome.GONE
+    if table.claim is not None and row.status in table.claim:
+        return Outcome.CLAIMED
     if table.status is not None and row.status not in table.open:
         return Outcome.ALREADY_CLOSED if row.status == table.closed_status else Outcome.PAID
     if row.deadline_us is None or row.deadline_us == INFINITY_US:

@@ -45,11 +45,12 @@ class CloseStatements:
             "unchanged_from_locked": self._unchanged_from("_locked"),
             "is_open": is_open(table, self._row),
             "version": self._version(),
-            "changes": self._changes(changes),
+            "changes": self._changes(table.closed_status, changes),
             "status": self._status(),
         }
         kept = self._closed_columns("{key}", keys, "_column", "_version")
         keep = sql.SQL(query("close", "keep_closed")).format(columns=kept) if has_also else sql.SQL("")
+        self._keys, self._parts, self._keep = keys, parts, keep
         self.close_batch = _block("close_batch", **parts, key_outputs=self._key_outputs("{key}", keys), keep=keep)
         self.make_closed = _block(
             "make_closed",
@@ -134,11 +135,11 @@ class CloseStatements:
             return sql.SQL("NULL::text")
         return sql.SQL("{}.{}::text").format(self._row, identifier(self._table.status.name))
 
-    def _changes(self, changes: Mapping[str, str]) -> sql.Composed:
+    def _changes(self, status: str, changes: Mapping[str, str]) -> sql.Composed:
         table = self._table
         assignments: list[sql.Composable] = []
         if table.status is not None:
-            assignments.append(sql.SQL("{} = {}").format(identifier(table.status.name), literal(table.closed_status)))
+            assignments.append(sql.SQL("{} = {}").format(identifier(table.status.name), literal(status)))
         if table.version is not None:
             assignments.append(sql.SQL("{} = {} + 1").format(identifier(table.version.name), self._version()))
         assignments += [

@@ -45,7 +45,7 @@ _BISECT_STATEMENTS: Final = 256
 _ANSWER_TIMEOUT_S: Final = 15.0
 
 # Nothing is wrong with the order: another transaction was in the way, or the server was too slow.
-_GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # A right, a table or a column that is gone: every order meets it, and nothing is learnt from giving each of them up.
 _TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703"})
 _READ_ONLY: Final = "25006"
@@ -119,8 +119,8 @@ class PostgresTable:
                 closed = self._close(part)
                 failpoints.reached("close.committed", len(part))
             except psycopg.Error as error:
-                report.error = said = _named(self._unless_away(error))
-                if error.sqlstate in _GAVE_WAY:
+                report.error = said = named(self._unless_away(error))
+                if error.sqlstate in GAVE_WAY:
                     report.unclosed += [Unclosed(due, Outcome.LOCKED) for due in part]
                 elif len(part) == 1:
                     is_tables_fault = error.sqlstate in _TABLES_FAULT
@@ -152,7 +152,7 @@ class PostgresTable:
         try:
             self._connected().execute(query("close", "leave_notes"), {"prefix": PREFIX, "notes": notes})
         except psycopg.Error as error:
-            _log.warning("no dead letter of %s: %s", counted(len(notes), "order"), _named(self._unless_away(error)))
+            _log.warning("no dead letter of %s: %s", counted(len(notes), "order"), named(self._unless_away(error)))
 
     def sample_clock(self, count: int) -> list[ClockSample]:
         """Reads the database's clock `count` times."""
@@ -253,13 +253,13 @@ class PostgresTable:
                 "PostgreSQL: this server takes no writes", remedy="name the primary: target_session_attrs=read-write"
             ) from error
         lost = self._connection is None or self._connection.closed
-        if lost or (state[:2] in _AWAY_CLASSES and state not in _GAVE_WAY):
+        if lost or (state[:2] in _AWAY_CLASSES and state not in GAVE_WAY):
             explained = explain(error)
             raise UnavailableError(str(explained), remedy=explained.remedy) from error
         return error
 
 
-def _named(error: psycopg.Error) -> str:
+def named(error: psycopg.Error) -> str:
     """The SQLSTATE, its name and the constraint: the message itself may quote the row."""
     constraint = f", constraint {error.diag.constraint_name}" if error.diag.constraint_name else ""
     # Class 42: a column or a right that is gone, an identity that doesn't fit. The table or the role, not the order.

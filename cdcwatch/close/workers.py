@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdcwatch.close.agenda import Agenda
+    from cdcwatch.close.attempt import Answer
     from cdcwatch.close.clock import Clock
     from cdcwatch.close.outcome import Outcome, Unclosed
     from cdcwatch.close.table import Table
@@ -39,6 +40,9 @@ class CloseObserver(Protocol):
     def given_up(self, count: int) -> None:
         """So many orders failed to close for the last time: dead letters."""
 
+    def called(self, answer: Answer, call_us: int) -> None:
+        """An external action was called, and how long that took."""
+
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
         """The database's clock was read: its value just now, how far off that can be, and whether it jumped."""
 
@@ -58,6 +62,9 @@ class NoObserver:
         """Nothing."""
 
     def given_up(self, count: int) -> None:
+        """Nothing."""
+
+    def called(self, answer: Answer, call_us: int) -> None:
         """Nothing."""
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:

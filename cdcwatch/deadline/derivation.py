@@ -41,6 +41,7 @@ class Derivation:
 
     def __init__(self, rule: DeadlineRule, encoder: Encoder) -> None:
         self._rule, self._encoder = rule, encoder
+        self._claimed_status = rule.claimed_status
         self._covered = Position()
         self._snapshot: SnapshotVisibility | None = None
         self._is_shown = False  # the transaction at hand, by the snapshot, and so passed over
@@ -166,7 +167,8 @@ class Derivation:
             kind = INSERT
         live_us = self._rule.live_us(new)
         # The heap takes the version from every change, event or not.
-        self._updates.append((key, live_us, new.version or 0))
+        is_claimed = self._claimed_status is not None and new.status == self._claimed_status
+        self._updates.append((key, None if is_claimed else live_us, new.version or 0))
         if self._is_news() or (self._is_shown and self._tells_from(kind, old, new, live_us)):
             rule = self._rule
             derived = rule.inserted(new, live_us) if kind == INSERT else rule.updated(old, new, live_us)

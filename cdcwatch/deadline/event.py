@@ -14,6 +14,7 @@ from cdcwatch.deadline.rule import EVENT_TYPES
 from cdcwatch.instant import format_instant
 from cdcwatch.lsn import format_lsn
 from cdcwatch.table import key_texts
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.deadline.rule import Derived
@@ -235,7 +236,7 @@ class EventEncoder:
             ordinal,
             {
                 "about": "close",
-                "reason": f"the close failed {failure.attempts} times: {failure.error}",
+                "reason": f"the close failed {counted(failure.attempts, 'time')}: {failure.error}",
                 "key": dict(zip(self._key_names, failure.key, strict=False)),
                 "deadline": format_instant(failure.deadline_us),
                 "version": str(failure.version) if self._version_as_text else failure.version,

@@ -45,13 +45,17 @@ class DeadlineRule:
     """What counts as a live deadline in one table, and what a change to it means."""
 
     def __init__(self, table: WatchedTable) -> None:
-        self._open = table.open if table.status else None
+        # A claimed order (`close.action = "claim"`) is still told as live: its close is under way, and what ends it is
+        # either the close or whoever takes the order out of that status.
+        self._open = table.told if table.status else None
+        self.claimed_status = table.claim.processing if table.claim and table.status else None
+        """The status in which a deadline is told as live and armed in no heap."""
         self._closed_status = table.closed_status if table.status else None
         self.never_due_count = 0
         """New rows that were open with the deadline `infinity`: they never come, and are in no heap."""
 
     def live_us(self, new: Row) -> int | None:
-        """The row's deadline while it counts: the status is open, the deadline not NULL and not `infinity`."""
+        """The row's deadline while it counts: the status is open or claimed, the deadline not NULL, not `infinity`."""
         if self._open is not None and new.status not in self._open:
             return None
         if new.deadline_us == INFINITY_US:

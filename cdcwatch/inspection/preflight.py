@@ -8,6 +8,7 @@ from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.inspection.changes import options_of
 from cdcwatch.inspection.gap import gap_check
+from cdcwatch.inspection.outside import claim_checks
 from cdcwatch.slot.check import Check, failed
 from cdcwatch.slot.preflight import preflight
 
@@ -21,6 +22,7 @@ def all_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:
     try:
         with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
             checks = preflight(connection, settings, options_of(settings))
+            checks += claim_checks(connection, settings)
         gap = gap_check(settings)
         checks += [gap] if gap is not None else []
     except CdcwatchError as caught:

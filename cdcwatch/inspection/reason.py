@@ -30,6 +30,9 @@ def why_none(rule: DeadlineRule, old: Row | None, new: Row | None) -> str:
     if old is None:
         return _why_dead(new)
     if rule.was_live_us(old) is not None:
+        if old.status != new.status and rule.claimed_status in {old.status, new.status}:
+            moved = f"{old.status} to {new.status}"
+            return f"claimed or taken back ({moved}): its close is under way, the deadline told as live"
         return "status and deadline unchanged"
     return f"not live before or after: {_why_dead(new)}"
 

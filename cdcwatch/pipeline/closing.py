@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.close.agenda import Agenda
+from cdcwatch.close.attempt import body_of
+from cdcwatch.close.claim import ClaimTable, Takes
 from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
+from cdcwatch.close.errands import Errands
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
 from cdcwatch.close.workers import CloseObserver, Workers
@@ -46,6 +50,10 @@ class Closing:
         closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
         self.agenda = Agenda(closer, DatabaseClock(), clock)
 
+        claim = settings.close.claim
+        self._errands = _errands(settings, table, clock, observer) if settings.close.action == "claim" else None
+        timeout_s = _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
+
         def connection(application_name: str, answer_timeout_s: float) -> PostgresTable:
             return PostgresTable(
                 settings.postgres.dsn,
@@ -57,14 +65,31 @@ class Closing:
                 answer_timeout_s=answer_timeout_s,
             )
 
+        def claiming(application_name: str, errands: Errands) -> ClaimTable:
+            return ClaimTable(
+                settings.postgres.dsn,
+                table,
+                clock,
+                stuck_after_s=claim.stuck_after_s,
+                takes=Takes(errands.claimed, errands.wait_for_room),
+                changes=settings.close.set,
+                also=settings.close.also,
+                application_name=application_name,
+                answer_timeout_s=timeout_s,
+            )
+
+        def closing() -> PostgresTable:
+            if self._errands is not None:
+                return claiming("cdcwatch claim", self._errands)
+            return connection("cdcwatch close", timeout_s)
+
+        self._claiming = claiming
         self._workers = Workers(
             self.agenda,
-            lambda: connection(
-                "cdcwatch close", _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
-            ),
+            closing,
             clock,
             concurrency=settings.close.concurrency,
-            batch_rows=settings.close.batch_rows,
+            batch_rows=settings.close.batch_rows if self._errands is None else claim.batch_rows,
             attempts=settings.close.attempts,
             observer=observer,
         )
@@ -81,6 +106,9 @@ class Closing:
         """Loads the window, overdue orders first, and closes from the first of them on."""
         self.is_started = True
         self._window.start()
+        if self._errands is not None:
+            errands = self._errands
+            errands.start(lambda: self._claiming("cdcwatch record", errands))
         self._workers.start()
 
     def reload(self, emptied: bool) -> None:
@@ -91,13 +119,22 @@ class Closing:
 
     def stop(self, timeout_s: float) -> bool:
         """Finishes the batches in flight and takes no more. False when some did not end in time."""
+        until_us = self._clock.monotonic_us() + int(timeout_s * 1_000_000)
         ended = self._workers.stop(timeout_s)
+        if self._errands is not None and self.is_started:
+            ended = self._errands.stop(max(1.0, (until_us - self._clock.monotonic_us()) / 1_000_000)) and ended
         return self._window.stop(1.0) and ended
 
     @property
     def are_threads_alive(self) -> bool:
         """Whether all of them run, where they were started."""
-        return not self.is_started or (self._workers.are_alive and self._window.is_alive)
+        are_calling = self._errands is None or self._errands.are_alive
+        return not self.is_started or (self._workers.are_alive and self._window.is_alive and are_calling)
+
+    @property
+    def claims_at_hand(self) -> int:
+        """Claimed orders of this process that wait to be called or recorded, or are being called."""
+        return 0 if self._errands is None else len(self._errands)
 
     def signs(self) -> CloserSigns:
         """How closing does, for readiness."""
@@ -109,7 +146,7 @@ class Closing:
             is_started=self.is_started,
             is_loaded=self._window.ready.is_set(),
             is_connected=health.connected > 0,
-            last_error=health.last_error,
+            last_error=health.last_error or (self._errands.last_error if self._errands is not None else ""),
             progress_age_s=(now_us - health.last_progress_monotonic_us) / 1e6,
             unanswered_s=max(0, unanswered_us) / 1e6,
             behind_s=facts.behind_us / 1e6,
@@ -117,3 +154,19 @@ class Closing:
             window_error=self._window.last_error,
             window_age_s=(now_us - self._window.progress_monotonic_us) / 1e6,
         )
+
+
+def _errands(settings: Settings, table: WatchedTable, clock: SystemClock, observer: CloseObserver) -> Errands:
+    from cdcwatch.close.outside import HttpOutside  # noqa: PLC0415  urllib3 only where it is used
+
+    claim = settings.close.claim
+    return Errands(
+        HttpOutside(claim.url, partial(body_of, table), connections=claim.concurrency, timeout_s=claim.timeout_s),
+        clock,
+        observer,
+        concurrency=claim.concurrency,
+        batch_rows=claim.batch_rows,
+        attempts=claim.attempts,
+        newest_start_s=claim.stuck_after_s - claim.timeout_s,
+        failed_status=claim.failed,
+    )

@@ -86,6 +86,8 @@ class Health:
         self._export_ages(metrics, "sink", self._sink_part)
         if self._closes:
             self._export_ages(metrics, "closer", self._closer_part)
+            at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
+            gauge("claims_at_hand", at_hand, lambda: self.closing.claims_at_hand if self.closing else 0)
             gauge("pending_entries", "Deadlines in memory.", lambda: len(self.closing.agenda) if self.closing else 0)
 
     @staticmethod

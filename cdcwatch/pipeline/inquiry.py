@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from cdcwatch.close.claim import require_claims
 from cdcwatch.database import connect, translated
 from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
 from cdcwatch.lsn import parse_lsn
@@ -46,11 +47,13 @@ class Inquiry:
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self._dsn, application_name=_NAME, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
-    def surroundings(self) -> Surroundings:
-        """The table, the server and where its WAL ends."""
+    def surroundings(self, *, claims: bool = False) -> Surroundings:
+        """The table, the server and where its WAL ends. `claims`: PreconditionError where orders can't be claimed."""
         with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
             table = self._stamped(connection, load_table(connection, self._settings))
+            if claims and (rights := connection.execute(query("claim", "rights")).fetchone()):
+                require_claims(*rights)
             return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
 
     def current_lsn(self) -> int:

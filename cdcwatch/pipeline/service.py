@@ -192,7 +192,7 @@ class Service:
         backoff = Backoff(first_s=0.2, most_s=5.0)
         while not self._ended.is_set():
             try:
-                return self._inquiry.surroundings()
+                return self._inquiry.surroundings(claims=self._closes and self._settings.close.action == "claim")
             except UnavailableError as error:
                 wait_s = backoff.next_s()
                 _log.warning("%s; again in %.1f s", error, wait_s)
@@ -429,9 +429,9 @@ def require_built(settings: Settings, role: str) -> None:
     unbuilt = [
         (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
         (
-            settings.close.action not in {"update", "none"},
+            settings.close.action not in {"update", "claim", "none"},
             f'close.action = "{settings.close.action}"',
-            'use "update" or "none"',
+            'use "update", "claim" or "none"',
         ),
         (role not in {"all", "read"}, f"--role {role}", "use --role all or --role read"),
     ]

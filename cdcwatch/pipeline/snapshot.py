@@ -49,7 +49,7 @@ class Snapshot:
         return Stamp.of_snapshot(self.mark.lsn, self.time_us)
 
     def open_rows(self, partitions: Collection[int] | None = None) -> Iterator[tuple[Key, Row]]:
-        """The open orders with a deadline that comes, of all or of the partitions with these OIDs."""
+        """The orders that are told as open, with a deadline that comes, of all or of the partitions with these OIDs."""
         integer, width = self._table.has_integer_key, len(self._table.key)
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
@@ -116,7 +116,7 @@ def open_rows(table: WatchedTable, partitions: Collection[int] | None = None) ->
         **_columns(table),
         column=deadline,
         is_open=sql.SQL("{} IN ({})").format(
-            sql.Identifier(table.status.name), sql.SQL(", ").join(sql.Literal(status) for status in sorted(table.open))
+            sql.Identifier(table.status.name), sql.SQL(", ").join(sql.Literal(status) for status in sorted(table.told))
         )
         if table.status
         else sql.SQL("true"),

@@ -18,7 +18,7 @@ from cdcwatch.settings import alternatives
 from cdcwatch.slot.encodings import codec
 from cdcwatch.slot.partitions import Partition, require_whole
 from cdcwatch.slot.zones import require_instants, require_zone
-from cdcwatch.table import INTEGER_TYPES, Column, WatchedTable
+from cdcwatch.table import INTEGER_TYPES, ClaimStatuses, Column, WatchedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -232,6 +232,7 @@ def _watchable(
         identity=relation.identity,
         columns=tuple(_plain(column) for column in columns.values()),
         zone="" if deadline.time_kind == "timestamptz" else settled.time_zone,
+        claim=_claim_statuses(settings) if status else None,
     )
     facts = TableFacts(
         watched,
@@ -244,6 +245,11 @@ def _watchable(
         nullable=frozenset(column.name for column in columns.values() if not column.is_not_null),
     )
     return replace(facts, watched=replace(watched, logs_old_rows=facts.is_identity_exact))
+
+
+def _claim_statuses(settings: Settings) -> ClaimStatuses | None:
+    claim = settings.close.claim
+    return ClaimStatuses(claim.processing, claim.failed) if settings.close.action == "claim" else None
 
 
 def _plain(column: _CatalogColumn) -> Column:

@@ -195,7 +195,7 @@ def rights(facts: Facts) -> Check | None:
         missing.insert(0, "USAGE of its schema")
     if missing:
         return Check("rights", "fail", f"{role} lacks {', '.join(missing)} on {name}", "; ".join(grants))
-    if facts.settings.close.also.strip() and action == "update" and not facts.rights.may_make_temporary:
+    if facts.settings.close.also.strip() and action in {"update", "claim"} and not facts.rights.may_make_temporary:
         return Check(
             "rights",
             "fail",

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.command import ORDERS, Ended, cdcwatch
+from tests.endpoint import Endpoint
 from tests.integration.test_install import PSQL, _install
 from tests.oracle.world import World
 from tests.waiting import wait_until
@@ -96,6 +97,10 @@ def test_a03_it_has_no_right_more(database: Database, worker: str) -> None:
             {"role": worker},
         ).fetchall()
         assert sorted(given) == [
+            ("claims", "DELETE"),
+            ("claims", "INSERT"),
+            ("claims", "SELECT"),
+            ("claims", "UPDATE"),
             ("database", "CONNECT"),
             ("orders", "SELECT"),
             ("orders", "UPDATE"),
@@ -154,3 +159,23 @@ def test_a03_every_right_that_is_taken_away_is_told_with_its_grant(world: World,
         assert {one["unreachable"] for one in found.values()} == {False}
         world.connection.execute(told["remedy"])
         assert failing() == {}, right
+
+
+def test_a03_it_may_claim_orders(world: World, worker: str) -> None:
+    with Endpoint().serving() as endpoint:
+        text = world.configuration.read_text()
+        world.configuration.write_text(f'{text}[close]\naction = "claim"\n[close.claim]\nurl = "{endpoint.url}"\n')
+        world.connection.execute("INSERT INTO orders VALUES (1, 'pending', clock_timestamp())")
+        with world.running():
+            closed = "SELECT count(*) FROM orders WHERE status = 'expired'"
+            wait_until(lambda: world.scalar(closed) == 1, 60, "closed")
+        assert endpoint.effects == {"1": 1}
+        checks = json.loads(asked(world, "check", "--json").out)["checks"]
+        assert {one["name"]: one["state"] for one in checks}["claims"] == "ok"
+        world.connection.execute(f"REVOKE DELETE, INSERT ON cdcwatch.claims FROM {worker}")  # type: ignore[call-overload]
+        checks = json.loads(cdcwatch("check", "--json", "-c", world.configuration).out)["checks"]
+        (told,) = [one for one in checks if one["name"] == "claims"]
+        assert told["state"] == "fail"
+        assert told["remedy"] == f"GRANT INSERT, DELETE ON cdcwatch.claims TO {worker}"
+        world.connection.execute(told["remedy"])
+        assert asked(world, "check").code == 0

@@ -6,9 +6,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     import psycopg
+
+OPEN = frozenset({"pending"})
+CLAIMED = "closing"
 
 SCHEMA = """
 CREATE TABLE orders (
@@ -59,12 +63,15 @@ def read_ledger(connection: psycopg.Connection[Any]) -> list[Entry]:
     return [Entry(*row) for row in rows]
 
 
-def expected_events(ledger: list[Entry]) -> dict[int, list[Said]]:
-    """Key to what its subscribers must see, in order. For a table whose replica identity logs status and deadline."""
+def expected_events(ledger: list[Entry], told: Collection[str] = OPEN) -> dict[int, list[Said]]:
+    """Key to what its subscribers must see, in order. For a table whose replica identity logs status and deadline.
+
+    `told`: the statuses in which a deadline is told as live, that of claimed orders among them.
+    """
     expected: dict[int, list[Said]] = defaultdict(list)
     for entry in ledger:
-        was = entry.old_deadline if entry.old_status == "pending" else None
-        live = entry.new_deadline if entry.new_status == "pending" else None
+        was = entry.old_deadline if entry.old_status in told else None
+        live = entry.new_deadline if entry.new_status in told else None
         if entry.old_id is not None and entry.old_id != entry.new_id:
             if was is not None:
                 expected[entry.old_id].append(Said("deadline.cancelled", None, was, "deleted"))
@@ -85,14 +92,26 @@ def closes(ledger: list[Entry]) -> list[Entry]:
     return [entry for entry in ledger if entry.new_status == "expired" and entry.old_status != "expired"]
 
 
-def assert_closes(ledger: list[Entry], connection: psycopg.Connection[Any]) -> None:
-    """Each close found the order open and due, and nothing due was left open."""
+def claims(ledger: list[Entry]) -> list[Entry]:
+    """The entries in which an order was claimed."""
+    return [entry for entry in ledger if entry.new_status == CLAIMED and entry.old_status != CLAIMED]
+
+
+def assert_closes(ledger: list[Entry], connection: psycopg.Connection[Any], told: Collection[str] = OPEN) -> None:
+    """Each close and claim found the order open and due, a close the order claimed where that comes before it; and
+    nothing due was left open, nor anything claimed."""
+    last = CLAIMED if CLAIMED in told else "pending"
+    for entry in claims(ledger):
+        assert entry.old_status == "pending", f"claimed in status {entry.old_status}: {entry}"
+        assert entry.old_deadline == entry.new_deadline
+        assert entry.old_deadline is not None
+        assert entry.old_deadline <= entry.at, f"claimed early: {entry}"
     for entry in closes(ledger):
-        assert entry.old_status == "pending", f"closed in status {entry.old_status}: {entry}"
+        assert entry.old_status == last, f"closed in status {entry.old_status}: {entry}"
         assert entry.old_deadline == entry.new_deadline
         assert entry.old_deadline is not None
         assert entry.old_deadline <= entry.at, f"closed early: {entry}"
     ((left,),) = connection.execute(
-        "SELECT count(*) FROM orders WHERE status = 'pending' AND expires_at < clock_timestamp() - interval '1 s'"
+        "SELECT count(*) FROM orders WHERE status IN ('pending', 'closing') AND expires_at < clock_timestamp() - interval '1 s'"
     )
     assert left == 0, f"{left} due orders were left open"

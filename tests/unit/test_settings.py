@@ -141,6 +141,9 @@ def test_patterns_are_told_in_words(text: str, said: str, tmp_path: Path) -> Non
     assert str(caught.value) == f"configuration: {said}"
 
 
+CLAIM = '[close]\naction = "claim"\n[close.claim]\nurl = "https://shop.example/close"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -148,6 +151,12 @@ def test_patterns_are_told_in_words(text: str, said: str, tmp_path: Path) -> Non
         ('[close]\nstatus = "pending"\n', "stay open"),
         ('[table]\nstatus = ""\n', "stay open"),
         ('[close]\nset = { version = "1" }\n', "version"),
+        ('[close]\naction = "claim"\n', "no http"),
+        ('[close]\naction = "claim"\n[close.claim]\nurl = "ftp://x/"\n', "no http"),
+        (f'[table]\nstatus = ""\n{CLAIM}', "needs table.status"),
+        (f'{CLAIM}failed = "expired"\n', "share expired"),
+        (f'{CLAIM}processing = "pending"\n', "share pending"),
+        (f"{CLAIM}stuck_after_s = 19\n", "less than twice timeout_s"),
     ],
 )
 def test_what_no_single_key_can_tell(text: str, said: str, tmp_path: Path) -> None:
@@ -161,7 +170,8 @@ def test_passwords_are_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
         f'[redis]\nurl = "redis://:{SECRET}@localhost"\n[kafka.client]\n"sasl.password" = "{SECRET}"\n',
         tmp_path,
     )
-    assert SECRET not in repr(settings)
+    claiming = _load(f'[close.claim]\nurl = "https://shop:{SECRET}@shop.example/"\n', tmp_path)
+    assert SECRET not in repr(settings) + repr(claiming)
     assert SECRET not in str(settings)
     assert settings.postgres.for_replication() == f"password={SECRET}"
     with pytest.raises(ConfigurationError) as caught:

@@ -5,9 +5,11 @@ import pytest
 from cdcwatch.close.outcome import Action, CurrentRow, Outcome, classify, consequence
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.instant import INFINITY_US
+from cdcwatch.table import ClaimStatuses
 from tests.fakes.table import WATCHED
 
 DUE = Due(1, 1000, 5)
+CLAIMING = replace(WATCHED, claim=ClaimStatuses("closing", "close_failed"))
 BARE = replace(WATCHED, status=None, version=None, open=frozenset())
 
 
@@ -26,6 +28,10 @@ BARE = replace(WATCHED, status=None, version=None, open=frozenset())
         (CurrentRow("pending", 5, 1000, False), WATCHED, Outcome.NOT_DUE, (Action.REARM, DUE)),
         (CurrentRow("pending", 5, 1000, True), WATCHED, Outcome.LOCKED, (Action.RETRY, DUE)),
         (CurrentRow(None, 5, 1000, True), WATCHED, Outcome.PAID, None),
+        (CurrentRow("closing", 6, 1000, True), CLAIMING, Outcome.CLAIMED, None),
+        (CurrentRow("close_failed", 7, 1000, True), CLAIMING, Outcome.CLAIMED, None),
+        (CurrentRow("expired", 7, 1000, True), CLAIMING, Outcome.ALREADY_CLOSED, None),
+        (CurrentRow("closing", 6, 1000, True), WATCHED, Outcome.PAID, None),
         (CurrentRow(None, 5, 1000, True), BARE, Outcome.LOCKED, (Action.RETRY, DUE)),
         (CurrentRow(None, 5, None, False), BARE, Outcome.CLEARED, None),
     ],

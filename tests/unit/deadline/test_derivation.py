@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -8,6 +10,7 @@ from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
 from cdcwatch.decode.note import CloseFailure
 from cdcwatch.errors import DecodeError
+from cdcwatch.table import ClaimStatuses
 from tests.fakes.table import WATCHED
 
 OPEN, LATER, PAID = Row(1000, "pending", 1), Row(2000, "pending", 2), Row(1000, "paid", 3)
@@ -325,3 +328,17 @@ def test_unpublished_events_count():
     portion = stream.drain()
     assert len(portion.events) == 2
     assert portion.position == Position(0x108, 0x100, 3)
+
+
+def test_a_claimed_order_leaves_the_schedule_and_no_event():
+    table = replace(WATCHED, claim=ClaimStatuses("closing", "close_failed"))
+    stream = Derivation(DeadlineRule(table), EventEncoder(table, system_identifier="7", database="shop"))
+    claimed, closed = Row(1000, "closing", 2), Row(1000, "expired", 3)
+    feed(stream, *transaction(0x100, insert(1), update(1, claimed, OPEN)))
+    feed(stream, *transaction(0x200, update(1, closed, claimed)))
+    feed(stream, *transaction(0x300, insert(2), update(2, claimed, OPEN), update(2, OPEN, claimed)))
+    portion = stream.drain()
+    assert told(portion) == [("0/100-1", "scheduled", "1"), ("0/200-1", "expired", "1"), ("0/300-1", "scheduled", "2")]
+    assert portion.updates == [
+        (1, 1000, 1), (1, None, 2), (1, None, 3), (2, 1000, 1), (2, None, 2), (2, 1000, 1),
+    ]  # fmt: skip

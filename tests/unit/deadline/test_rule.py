@@ -17,6 +17,7 @@ from cdcwatch.deadline.rule import (
 )
 from cdcwatch.decode.change import Row
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
+from cdcwatch.table import ClaimStatuses
 from tests.fakes.table import WATCHED
 
 RULE = DeadlineRule(WATCHED)
@@ -160,3 +161,38 @@ def test_orders_that_never_come_are_counted_once_each():
         rule.updated(old, new, rule.live_us(new))
     rule.deleted(NEVER)
     assert rule.never_due_count == 3
+
+
+CLAIMING = DeadlineRule(replace(WATCHED, claim=ClaimStatuses("closing", "close_failed")))
+CLAIMED, GIVEN_UP = row(status="closing", version=4), row(status="close_failed", version=5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "derived"),
+    [
+        (OPEN, CLAIMED, None),
+        (CLAIMED, OPEN, None),
+        (CLAIMED, CLOSED, Derived(EXPIRED, CLOSED, 1000)),
+        (CLAIMED, GIVEN_UP, Derived(CANCELLED, GIVEN_UP, 1000, "close_failed")),
+        (CLAIMED, PAID, Derived(CANCELLED, PAID, 1000, "paid")),
+        (CLAIMED, row(2000, status="closing"), Derived(MOVED, row(2000, status="closing"), 1000)),
+        (GIVEN_UP, OPEN, Derived(SCHEDULED, OPEN, None)),
+        (OPEN, CLOSED, Derived(EXPIRED, CLOSED, 1000)),
+        (None, CLAIMED, Derived(SCHEDULED, CLAIMED, None)),
+        (None, CLOSED, Derived(EXPIRED, CLOSED, None)),
+        (None, GIVEN_UP, Derived(CANCELLED, GIVEN_UP, None, "close_failed")),
+    ],
+)
+def test_a_claimed_order_is_told_as_live_until_its_close_has_ended(old, new, derived):
+    assert updated(CLAIMING, old, new) == derived
+
+
+def test_a_read_of_the_table_takes_a_claimed_order_for_open():
+    assert CLAIMING.inserted(CLAIMED, CLAIMING.live_us(CLAIMED)) == Derived(SCHEDULED, CLAIMED, None)
+    assert CLAIMING.restated(1000, CLAIMED) is None
+    assert CLAIMING.vanished(1000, CLOSED) == Derived(EXPIRED, CLOSED, 1000)
+    assert CLAIMING.deleted(CLAIMED) == Derived(CANCELLED, None, 1000, REASON_DELETED)
+
+
+def test_without_claims_that_status_is_like_any_other():
+    assert updated(RULE, OPEN, CLAIMED) == Derived(CANCELLED, CLAIMED, 1000, "closing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -17,6 +18,7 @@ from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreada
 from cdcwatch.inspection.skip import Skipped
 from cdcwatch.inspection.trace import Traced, Tracer
 from cdcwatch.instant import INFINITY_US
+from cdcwatch.table import ClaimStatuses
 from tests.fakes.table import WATCHED
 
 if TYPE_CHECKING:
@@ -63,6 +65,23 @@ def test_each_change_gives_its_event_or_its_reason(change: Change | Truncate, gi
     (traced,) = _traced(_transaction(change))
     assert gives == (traced.event["type"] if traced.event else traced.why)
     assert (traced.event is None) == (traced.why is not None)
+
+
+def test_a_claim_gives_no_event_and_says_why() -> None:
+    rule = DeadlineRule(replace(WATCHED, claim=ClaimStatuses("closing", "close_failed")))
+    tracer = Tracer(rule, Derivation(rule, ENCODER), Position(), None)
+    claimed = Row(10, "closing", 2)
+    changes = [
+        Change("update", 1, claimed, OPEN),
+        Change("update", 1, OPEN, claimed),
+        Change("update", 1, claimed, claimed),
+    ]
+    whys = [traced.why for message in _transaction(*changes) for traced in tracer.feed(message)]
+    assert whys == [
+        "claimed or taken back (pending to closing): its close is under way, the deadline told as live",
+        "claimed or taken back (closing to pending): its close is under way, the deadline told as live",
+        "status and deadline unchanged",
+    ]
 
 
 def test_a_delete_and_an_insert_of_the_same_key_are_one_update() -> None:
