@@ -18,6 +18,11 @@ SELECT pg_snapshot_xmin(shown)::text::bigint,
        clock_timestamp()
   FROM pg_current_snapshot() AS shown;
 
+-- name: flush
+-- Commits something, and so flushes the WAL up to here, on this server alone: a standby that is away holds up no read.
+-- https://www.postgresql.org/docs/current/wal-async-commit.html
+SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, 'cdcwatch.flush', '');
+
 -- name: open_rows
 -- Every open row with a deadline that can come: the partial index's predicate. Of some partitions alone it is asked
 -- through their table, on which we have rights.

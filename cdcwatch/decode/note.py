@@ -6,12 +6,18 @@ and an ordinal, so that it is told once. https://www.postgresql.org/docs/current
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from cdcwatch.instant import FIRST_US, LAST_US, NEGATIVE_INFINITY_US
+
+if TYPE_CHECKING:
+    from cdcwatch.table import WatchedTable
+
 PREFIX: Final = "cdcwatch"
 _CLOSE_FAILED: Final = "close_failed"
+_MOST_ERROR_CHARACTERS: Final = 300
 
 
 class CloseFailure(NamedTuple):
@@ -33,12 +39,25 @@ class CloseFailure(NamedTuple):
         return orjson.dumps({"note": _CLOSE_FAILED, **self._asdict()}).decode()
 
 
-def parse_note(content: bytes | str, table_oid: int) -> CloseFailure | None:
-    """The inverse; None for another table's, and for what somebody else wrote under our prefix."""
+def parse_note(content: bytes | str, table: WatchedTable) -> CloseFailure | None:
+    """The inverse; None for another table's, and for what somebody else wrote under our prefix, which anybody may."""
     try:
         note = orjson.loads(content)
-        if note.pop("note") != _CLOSE_FAILED or note["table_oid"] != table_oid:
+        if note.pop("note") != _CLOSE_FAILED:
             return None
-        return CloseFailure(**{**note, "key": tuple(map(str, note["key"]))})
+        failure = CloseFailure(**{**note, "key": tuple(note["key"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    return failure if failure.table_oid == table.oid and _is_sound(failure, len(table.key)) else None
+
+
+def _is_sound(failure: CloseFailure, key_columns: int) -> bool:
+    numbers: tuple[Any, ...] = (failure.deadline_us, failure.version, failure.attempts)
+    return (
+        all(type(number) is int for number in numbers)
+        and (FIRST_US <= failure.deadline_us <= LAST_US or failure.deadline_us == NEGATIVE_INFINITY_US)
+        and len(failure.key) == key_columns
+        and all(type(text) is str for text in failure.key)
+        and type(failure.error) is str
+        and len(failure.error) <= _MOST_ERROR_CHARACTERS
+    )

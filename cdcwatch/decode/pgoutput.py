@@ -145,7 +145,7 @@ class PgoutputDecoder:
         is_transactional, _lsn = _MESSAGE.unpack_from(data, 1)
         prefix, at = name_at(data, 1 + _MESSAGE.size)
         is_ours = is_transactional and prefix == PREFIX
-        return parse_note(data[at + INT4.size :], self._table.oid) if is_ours else None
+        return parse_note(data[at + INT4.size :], self._table) if is_ours else None
 
     def _relation(self, data: bytes) -> None:
         """A table's shape as of the changes that follow: sent before the first of them and after every DDL."""

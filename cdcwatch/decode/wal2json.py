@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = object()
 _NOTHING: Final[Mapping[str, Any]] = {}
+_LOGICAL_MESSAGE: Final = b'{"action":"M",'
 _LEFT_OUT: Final = re.compile(r'no tuple identifier for (?:UPDATE|DELETE) in table "(.*)"\."(.*)"', re.DOTALL)
 _ROWS: Final = {
     "I": (("columns", ""),),
@@ -80,7 +81,7 @@ class Wal2JsonDecoder:
     """
 
     def __init__(self, table: WatchedTable) -> None:
-        self._schema, self._name, self._oid = table.schema, table.name, table.oid
+        self._schema, self._name, self._table = table.schema, table.name, table
         self._key = tuple((column.name, text_reader(column)) for column in table.key)
         self._integer_key = table.has_integer_key
         self._deadline = table.deadline.name
@@ -136,13 +137,15 @@ class Wal2JsonDecoder:
     def _note(self, line: Mapping[str, Any]) -> CloseFailure | None:
         """A logical message; None where it isn't one of ours."""
         is_ours = line.get("prefix") == PREFIX and line.get("transactional") is True
-        return parse_note(line.get("content", ""), self._oid) if is_ours else None
+        return parse_note(line.get("content", ""), self._table) if is_ours else None
 
     def _salvaged(self, line: bytes, error: Exception) -> Change | Unreadable | None:
         """A row of which some bytes are no UTF-8, or a value is not what its column is for. DecodeError for any other.
 
         A SQL_ASCII database may hold any bytes, and they reach us as they are.
         """
+        if line.startswith(_LOGICAL_MESSAGE):
+            return None  # anybody's, with any bytes in it: a NUL cuts it short
         try:
             parsed = loads_leniently(line)
             action = parsed["action"]

@@ -65,7 +65,7 @@ _AWAY: Final = {
 }
 """What comes back by itself once this is done."""
 _UNFIT: Final = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes",
+    KafkaError.MSG_SIZE_TOO_LARGE: 'raise the topic\'s max.message.bytes, and "message.max.bytes" in [kafka.client]',
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise the broker's transaction.max.timeout.ms to 900000",
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "use a broker of Kafka 2.5 or later",
     KafkaError.INVALID_REPLICATION_FACTOR: "set kafka.replication_factor to what the brokers can hold",

@@ -34,7 +34,8 @@ class Publisher(threading.Thread):
 
     `begin` gets what the sink holds the first time it opens, and gives what it holds once the reader may begin;
     `owns_slot` asks the database whether the slot is still ours, which tells a broker's own time-out from another
-    process; `failing` is called after every failure.
+    process; `failing` is called after every failure. `stands_by`: a sink that can't
+    be opened the first time is waited for.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class Publisher(threading.Thread):
         owns_slot: Callable[[], bool],
         failed: Callable[[CdcwatchError], None],
         failing: Callable[[], None] = lambda: None,
+        stands_by: bool = True,
     ) -> None:
         super().__init__(name="publisher", daemon=True)  # a call into a broker that is away can't be interrupted
         self._sink, self._outbox = sink, outbox
         self._begin, self._owns_slot, self._failed, self._failing = begin, owns_slot, failed, failing
         self._stop_requested = threading.Event()
         self._backoff = Backoff(first_s=0.2, most_s=5.0)
-        self._begun = False
+        self._begun, self._stands_by = False, stands_by
         self._bulk_events = 0  # of the last transaction
         self.is_open = False
         self.reopen_count = 0
@@ -80,7 +82,6 @@ class Publisher(threading.Thread):
         try:
             if not self.is_open:
                 self._open()
-                self._backoff.reset()
             self._publish(idle_wait_s)
         except CdcwatchError as error:
             if self._passes(error):
@@ -94,6 +95,8 @@ class Publisher(threading.Thread):
         """Whether to try again."""
         if isinstance(error, FencedError):
             return self._owned_still()
+        if not self._begun and not self._stands_by:
+            return False
         # A right taken away, a topic gone: closing goes on meanwhile, and it is mended without a restart.
         return isinstance(error, UnavailableError) or (self._begun and isinstance(error, PreconditionError))
 
@@ -133,6 +136,7 @@ class Publisher(threading.Thread):
             sink.publish(batches)
         acknowledged = sink.acknowledged()
         if acknowledged:
+            self._backoff.reset()  # opening alone proves nothing: what is refused is refused again
             outbox.acknowledge(acknowledged)
             failpoints.reached("publish.acknowledged", outbox.durable.open_changes)
 

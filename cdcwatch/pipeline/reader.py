@@ -97,7 +97,7 @@ class Reader(threading.Thread):
     ) -> None:
         """`table`: OID, name and its publication's stamp, for the progress record.
 
-        `stands_by`: waits while another process has the slot.
+        `stands_by`: waits while another process has the slot, or the server is away.
         """
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
@@ -219,19 +219,21 @@ class Reader(threading.Thread):
             self._leave()
             _log.info("reader: %s", restart)
             return 0.0
-        except UnavailableError as error:
-            self._leave()
-            wait_s = self._backoff.next_s()
-            self.reconnect_count += 1
-            _log.warning("reader: %s; again in %.1f s", error, wait_s)
-            failpoints.reached("stream.lost")
-            return wait_s
         except CdcwatchError as error:
             self._leave()
+            if isinstance(error, UnavailableError) and self._stands_by:
+                return self._lost(error)
             if isinstance(error, GapError):
                 self.mark_gap(str(error))
             self._failed(error)
             return None
+
+    def _lost(self, error: UnavailableError) -> float:
+        wait_s = self._backoff.next_s()
+        self.reconnect_count += 1
+        _log.warning("reader: %s; again in %.1f s", error, wait_s)
+        failpoints.reached("stream.lost")
+        return wait_s
 
     def _turn(self, now_s: float) -> float | None:
         following = self._following

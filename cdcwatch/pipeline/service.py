@@ -84,7 +84,7 @@ class Service:
         """`until_lsn`: ends by itself once everything up to there is confirmed; `until_current`: up to now.
 
         `reads_again`: the table is read before the stream goes on, though nothing is missing. `stands_by`: waits while
-        another process has the slot.
+        another process has the slot, or a server is away.
         """
         self._settings, self._accept_gap, self._reads_again = settings, accept_gap, reads_again
         self._until_lsn, self._until_current, self._stands_by = until_lsn, until_current, stands_by
@@ -194,6 +194,8 @@ class Service:
             try:
                 return self._inquiry.surroundings(claims=self._closes and self._settings.close.action == "claim")
             except UnavailableError as error:
+                if not self._stands_by:
+                    raise
                 wait_s = backoff.next_s()
                 _log.warning("%s; again in %.1f s", error, wait_s)
                 self._ended.wait(wait_s)
@@ -283,6 +285,7 @@ class Service:
             begin=self._begin,
             owns_slot=self._owns_slot,
             failed=self._publisher_failed,
+            stands_by=self._stands_by,
             failing=self._start_closing,  # the database is the arbiter: orders are closed whatever the sink does
         )
         self._health.publisher = self._publisher

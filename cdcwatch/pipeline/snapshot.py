@@ -97,7 +97,19 @@ def snapshot_of(dsn: str, table: WatchedTable) -> Iterator[Snapshot]:
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(query("snapshot", "patient"))
-        yield Snapshot(connection, table)
+        snapshot = Snapshot(connection, table)
+        _outlive_a_crash(dsn)
+        yield snapshot
+
+
+def _outlive_a_crash(dsn: str) -> None:
+    """Flushes the WAL of all that a snapshot shows.
+
+    A crash could undo it otherwise (a commit that didn't wait), and give its transaction ids to others, of which the
+    stream would then pass over what is taken for shown.
+    """
+    with connect(dsn, application_name="cdcwatch snapshot") as connection:
+        connection.execute(query("snapshot", "flush"))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -227,3 +228,16 @@ def test_a_snapshot_on_request_tells_what_the_topic_lost(world: World) -> None:
     with world.running("--role", "read"):
         world.wait_confirmed()
     assert len(world.records()) == count, "the stream doesn't repeat what the read has shown"
+
+
+@pytest.mark.parametrize("world", ["wal2json"], indirect=True)
+def test_a_snapshot_with_the_broker_away_ends_with_the_reason(world: World) -> None:
+    world.install()
+    text = world.configuration.read_text()
+    with socket.socket() as held:  # bound, never listening: refused at once
+        held.bind(("127.0.0.1", 0))
+        world.configuration.write_text(text.replace(world.bootstrap_servers, f"127.0.0.1:{held.getsockname()[1]}"))
+        away = run_to_the_end("snapshot", "-c", world.configuration)
+    assert away.code == 3
+    assert away.err.splitlines()[-2].startswith("cdcwatch: Kafka: ")
+    assert "remedy: " in away.err

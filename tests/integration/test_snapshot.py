@@ -15,7 +15,7 @@ from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.lsn import format_lsn
+from cdcwatch.lsn import format_lsn, parse_lsn
 from cdcwatch.pipeline.snapshot import snapshot_of
 from cdcwatch.table import Column, WatchedTable
 from tests.fakes.table import WATCHED
@@ -185,3 +185,15 @@ def test_a_table_that_is_not_there_and_a_server_that_is_not(
         _snapshot(database, WATCHED)
     with pytest.raises(UnavailableError), snapshot_of("host=127.0.0.1 port=1", WATCHED):
         pass
+
+
+def test_what_a_snapshot_shows_outlives_a_crash(database: Database, connection: psycopg.Connection[Any]) -> None:
+    """Otherwise its transaction ids could be given out again, to transactions that the stream then passes over."""
+    _make(connection, replace(WATCHED, name="holds", version=Column("version", "bigint")))
+    connection.execute("SET synchronous_commit = off")
+    for number in range(20):
+        connection.execute("INSERT INTO holds VALUES (%s, now(), 'pending', 1)", [number])
+        with snapshot_of(database.dsn, WATCHED) as snapshot:
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            assert row is not None
+            assert parse_lsn(row[0]) >= snapshot.mark.lsn

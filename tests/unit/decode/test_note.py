@@ -8,7 +8,7 @@ from cdcwatch.decode.pgoutput import PgoutputDecoder
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
 from tests.fakes.table import WATCHED
 
-FAILURE = CloseFailure(WATCHED.oid, ("7", 'a"b'), 850_000_000_000_000, 2, 8, "SQLSTATE 23514 (CheckViolation)")
+FAILURE = CloseFailure(WATCHED.oid, ('a"b',), 850_000_000_000_000, 2, 8, "SQLSTATE 23514 (CheckViolation)")
 
 
 def by_wal2json(content, prefix="cdcwatch", *, transactional=True):
@@ -35,7 +35,37 @@ def test_our_own_notes_are_read_and_nobody_elses(decode):
     "content", ["", "7", "null", "[]", "{}", '{"note":"close_failed"}', '{"note":"other","table_oid":16384}']
 )
 def test_what_somebody_else_wrote_under_our_prefix_is_nothing(content):
-    assert parse_note(content, WATCHED.oid) is None
+    assert parse_note(content, WATCHED) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"deadline_us": "x"},
+        {"deadline_us": 10**30},
+        {"deadline_us": 2**63 - 1},
+        {"version": None},
+        {"attempts": 1.5},
+        {"attempts": True},
+        {"key": ()},
+        {"key": ("1", "2")},
+        {"key": (1,)},
+        {"key": "12"},
+        {"error": 7},
+        {"error": "x" * 400},
+    ],
+)
+@pytest.mark.parametrize("decode", [by_wal2json, by_pgoutput])
+def test_a_forged_note_is_nothing(decode, forged):
+    note = {"note": "close_failed", **FAILURE._asdict(), **forged}
+    assert decode(json.dumps(note)) is None
+
+
+def test_a_line_that_a_nul_cut_short_is_nothing():
+    assert (
+        Wal2JsonDecoder(WATCHED).decode(b'{"action":"M","transactional":true,"prefix":"cdcwatch","content":"\xff')
+        is None
+    )
 
 
 def test_logical_messages_are_asked_for_where_the_server_sends_them():
