@@ -251,11 +251,11 @@ class Errands:
             self._put_back(recorded.held, Answer.REFUSED)
             self._count(Outcome.FENCED, recorded.fenced)
             self._count(Outcome.PAID, recorded.overtaken)
-            # The database refuses even the failed status: the claim waits, so that the attempt is made once more.
             if recorded.refused:
-                table.record_retry(
-                    [one._replace(delay_s=self._delay_s(one.claim.attempt, None)) for one in recorded.refused]
-                )
+                # The database refuses even the failed status: the claim waits, and the attempt is made once more.
+                waiting = [one._replace(delay_s=self._delay_s(one.claim.attempt, None)) for one in recorded.refused]
+                table.record_retry(waiting)
+                self._complain(waiting)
             given_up = len(over) - recorded.fenced - recorded.overtaken - len(recorded.refused) - len(recorded.held)
             if given_up:
                 self._observer.given_up(given_up)
@@ -312,7 +312,7 @@ class Errands:
         now_us = self._clock.monotonic_us()
         if self._complained_us is None or now_us - self._complained_us >= _COMPLAINT_US:
             self._complained_us = now_us
-            _log.warning("%s failed and tried again later, the last: %s", counted(len(again), "call"), again[-1].error)
+            _log.warning("%s failed, tried again later; the last: %s", counted(len(again), "attempt"), again[-1].error)
 
     @staticmethod
     def _delay_s(attempt: int, called: Called | None) -> float:

@@ -140,13 +140,14 @@ class Closing:
         """How closing does, for readiness."""
         now_us, health, facts = self._clock.monotonic_us(), self._workers.health(), self.agenda.facts()
         owed_us = health.waiting_since_monotonic_us
+        unrecorded = "" if self._errands is None else self._errands.last_error
         # While others are answered the database works: a long batch is no silence.
         unanswered_us = 0 if owed_us is None else now_us - max(owed_us, health.last_answer_monotonic_us)
         return CloserSigns(
             is_started=self.is_started,
             is_loaded=self._window.ready.is_set(),
-            is_connected=health.connected > 0,
-            last_error=health.last_error or (self._errands.last_error if self._errands is not None else ""),
+            is_connected=health.connected > 0 and not unrecorded,
+            last_error=unrecorded or health.last_error,
             progress_age_s=(now_us - health.last_progress_monotonic_us) / 1e6,
             unanswered_s=max(0, unanswered_us) / 1e6,
             behind_s=facts.behind_us / 1e6,

@@ -19,7 +19,7 @@ from cdcwatch.close.outcome import Outcome
 from cdcwatch.close.outside import HttpOutside
 from cdcwatch.close.workers import NoObserver
 from cdcwatch.deadline.schedule import Due
-from cdcwatch.errors import PreconditionError
+from cdcwatch.errors import ConfigurationError, PreconditionError
 from cdcwatch.table import ClaimStatuses, Column
 from tests.endpoint import Answer, Endpoint
 from tests.orders import Orders
@@ -519,6 +519,44 @@ def test_answers_wait_for_a_database_that_is_away(shop_of, endpoint):
         wait_until(lambda: not len(running.errands), WAIT_S, "and let go")
     assert len(endpoint.requests) == 20
     assert shop.kept() == []
+
+
+def test_answers_wait_for_a_table_that_is_away(shop_of, endpoint):
+    shop = shop_of()
+    shop.orders.insert(1)
+    go_on = threading.Event()
+    endpoint.answer = lambda _: Answer(200 if go_on.wait(WAIT_S) else 500)
+    with Running(shop, endpoint.url) as running:
+        shop.claim(running.table)
+        shop.connection.execute("ALTER TABLE cdcwatch.claims RENAME TO elsewhere")
+        go_on.set()
+        wait_until(lambda: "cdcwatch.claims" in running.errands.last_error, WAIT_S, "it says what is missing")
+        assert len(running.errands) == 1
+        shop.connection.execute("ALTER TABLE cdcwatch.elsewhere RENAME TO claims")
+        wait_until(lambda: shop.orders.statuses() == ["expired"], WAIT_S, "recorded")
+        wait_until(lambda: not running.errands.last_error, WAIT_S, "all is well")
+    assert len(endpoint.requests) == 1
+
+
+def test_a_failed_status_that_the_table_refuses_waits_for_another_attempt(shop_of, endpoint):
+    shop = shop_of()
+    shop.connection.execute("ALTER TABLE orders ADD CONSTRAINT refused CHECK (status <> 'close_failed')")
+    shop.orders.insert(1)
+    endpoint.answer = lambda _: Answer(422)
+    with Running(shop, endpoint.url) as running:
+        running.table.close(shop.dues())
+        wait_until(lambda: any("constraint refused" in row[3] for row in shop.kept()), WAIT_S, "it waits")
+        shop.connection.execute("ALTER TABLE orders DROP CONSTRAINT refused")
+        wait_until(lambda: shop.orders.statuses() == ["close_failed"], WAIT_S, "given up after all")
+    assert running.seen.letters == 1
+
+
+def test_an_ipv6_address_is_read():
+    outside = HttpOutside("https://[::1]:8443/a?b=1", lambda _: b"", connections=1, timeout_s=1)
+    assert (outside.scheme, outside.host, outside._pool.port) == ("https", "[::1]", 8443)
+    for wrong in ("https://", "http://host:port/", "mailto:shop@example.com"):
+        with pytest.raises(ConfigurationError, match=r"close\.claim\.url"):
+            HttpOutside(wrong, lambda _: b"", connections=1, timeout_s=1)
 
 
 def test_a_password_in_the_address_is_sent_and_never_told(shop_of, endpoint):
