@@ -46,11 +46,12 @@ FROM _claimed JOIN _kept ON _kept_name = _name
 -- name: take_over
 -- Takes what is to be tried again, and claims whose holder has not been heard of for so long that it may be dead: its
 -- attempt is made once more under another id, and what it records later finds nothing. An order that has left the
--- processing status meanwhile is somebody else's; its claim is let go.
+-- processing status meanwhile is somebody else's; its claim is let go. The statement's time, not the clock's, bounds the
+-- range of the index: what waits for later is not looked at.
 WITH _due AS (
     SELECT _claims.key AS _name, _claims.claim_id IS NOT NULL AS _is_stuck
     FROM cdcwatch.claims AS _claims
-    WHERE _claims.relation = {relation} AND _claims.next_at <= clock_timestamp()
+    WHERE _claims.relation = {relation} AND _claims.next_at <= statement_timestamp()
     ORDER BY _claims.next_at
     LIMIT %(rows)s
     FOR UPDATE SKIP LOCKED

@@ -215,6 +215,19 @@ def test_a_retry_waits_its_time_and_says_the_same(shop_of):
     assert taken.claim_id != claims[0].claim_id
 
 
+def test_what_waits_for_later_is_not_looked_at(shop_of):
+    shop = shop_of()
+    table, _ = shop.table()
+    shop.connection.execute("CREATE INDEX ON cdcwatch.claims (relation, next_at)")
+    shop.connection.execute(
+        "INSERT INTO cdcwatch.claims SELECT 'orders', n::text, NULL, gen_random_uuid(), 1, now(), now() + interval '1 h',"
+        " now(), 'pending', 0, '' FROM generate_series(1, 20000) n; ANALYZE cdcwatch.claims"
+    )
+    parameters = {"claim": "00000000-0000-0000-0000-000000000000", "stuck_after_s": 300, "rows": 200}
+    plan = shop.connection.execute("EXPLAIN " + table._claiming.take_over, parameters).fetchall()
+    assert any("Index Cond:" in line and "next_at <= statement_timestamp()" in line for (line,) in plan), plan
+
+
 def test_what_left_the_processing_status_is_somebody_elses(shop_of):
     shop = shop_of()
     table, claims = shop.table(stuck_after_s=0.0)
