@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cdcwatch.errors import PreconditionError
 from cdcwatch.inspection.gap import find_gap
 from cdcwatch.inspection.peek import progress_of
-from cdcwatch.slot.admin import connected, missing, require_idle
+from cdcwatch.slot.admin import connected, require_idle
 from cdcwatch.slot.creation import plan_slot, require_met
 from cdcwatch.slot.status import read_status
 
@@ -34,7 +34,10 @@ def plan_recovery(settings: Settings, options_of: OptionsOf | None = None) -> Re
         status = read_status(connection, settings.slot.name)
     if status is None:
         if settings.sink.kind != "kafka" or progress_of(settings) is None:
-            raise missing(settings)  # and never was, as far as the topic knows: nothing is to be recovered
+            raise PreconditionError(  # and never was, as far as the topic knows
+                f"there is no slot {settings.slot.name}, and no topic tells of one: nothing is to be recovered",
+                remedy="cdcwatch slot create",
+            )
         trouble = f"there is no slot {settings.slot.name}, and the topic holds events of one"
     else:
         require_idle(status)
@@ -46,6 +49,11 @@ def plan_recovery(settings: Settings, options_of: OptionsOf | None = None) -> Re
         trouble = f"slot {status.name} is lost: WAL that it needed is gone"
         if not status.is_lost:
             gap = find_gap(settings)
+            if gap is None and settings.sink.kind != "kafka":
+                raise PreconditionError(
+                    f"nothing is wrong with slot {status.name}, and there is no topic to compare with",
+                    remedy="cdcwatch run reads on; it reads the open orders from the table at every start",
+                )
             if gap is None:
                 raise PreconditionError(
                     f"nothing is wrong: slot {status.name} holds what follows the topic's events",
