@@ -110,6 +110,8 @@ class SweepSettings(_Section, frozen=True):
     interval_s: Seconds = 30
     grace_ms: Annotated[int, Meta(ge=0)] = 5000
     batch_rows: Count = 1000
+    rows_per_s: Count = 5000
+    weight: Annotated[float, Meta(gt=0)] = 1
     dsn: str = ""
     max_delay_ms: Annotated[int, Meta(ge=0)] = 500
 

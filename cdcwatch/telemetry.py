@@ -74,6 +74,22 @@ class Metrics:
             "cdcwatch_clock_uncertainty_seconds", "How far off the measured offset can be.", registry=registry
         )
         self._clock_jumps = Counter("cdcwatch_clock_jumps", "Jumps of the database's clock.", registry=registry)
+        self._recovered = Counter(
+            "cdcwatch_recovered",
+            "Overdue orders that the sweep found in the table and closed; beside a stream that works 0.",
+            registry=registry,
+        )
+        self._sweep_looks = Counter(
+            "cdcwatch_sweep_looks", "Looks at all that is overdue in the table.", registry=registry
+        )
+        self._sweep_fallbacks = Counter(
+            "cdcwatch_sweep_fallbacks",
+            "Looks of the sweep that read the primary instead of the standby.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("delay", "away", "not_a_standby"):
+            self._sweep_fallbacks.labels(reason)
         self._close_reconnects = Counter("cdcwatch_close_reconnects", "Closing connections lost.", registry=registry)
 
     def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
@@ -138,6 +154,18 @@ class Metrics:
         """After every call of an external action."""
         self._calls.labels(answer).inc()
         self._call.observe(call_us / 1e6)
+
+    def recovered(self, count: int) -> None:
+        """So many orders were closed that the sweep had found."""
+        self._recovered.inc(count)
+
+    def looked(self) -> None:
+        """The sweep has looked at all that is overdue."""
+        self._sweep_looks.inc()
+
+    def fell_back(self, reason: str) -> None:
+        """The sweep read the primary instead of the standby."""
+        self._sweep_fallbacks.labels(reason).inc()
 
     def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
         """The database's clock was read, in microseconds since 2000."""

@@ -85,6 +85,15 @@ GRANT SELECT, UPDATE ON TABLE :"schema".:"table" TO :"role";
 CREATE SCHEMA IF NOT EXISTS cdcwatch;
 COMMENT ON SCHEMA cdcwatch IS 'reserved for cdcwatch, which closes orders at their deadline';
 GRANT USAGE ON SCHEMA cdcwatch TO :"role";
+CREATE TABLE IF NOT EXISTS cdcwatch.instances (
+    id uuid PRIMARY KEY,
+    watched oid NOT NULL,
+    weight float8 NOT NULL CHECK (weight > 0),
+    name text NOT NULL,
+    seen_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE cdcwatch.instances IS 'who sweeps which table, with a sign of life every two seconds';
+GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE cdcwatch.instances TO :"role";
 
 -- For close.action = "claim": a row for each order whose external action is under way or is tried again. next_at: when
 -- anybody may take it, as the next attempt (claim_id is NULL) or because its holder has been silent for too long.

@@ -13,6 +13,7 @@ _EXAMPLES: Final = {
         "cdcwatch run --until current    # catch up and end",
         "cdcwatch run --accept-gap       # at a gap: read the table again",
     ],
+    "sweep": ["cdcwatch sweep", "cdcwatch sweep --once --json    # from cron"],
     "recover": ["cdcwatch recover --dry-run    # what is wrong, and what it would do", "cdcwatch recover --yes"],
     "snapshot": ["cdcwatch snapshot -c shop.toml    # run must be stopped"],
     "pending": ["cdcwatch pending", "cdcwatch pending -n 5 --json"],

@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cdcwatch import __version__, failpoints
-from cdcwatch.cli import check, demo, explain, look, recover, run, slot
+from cdcwatch.cli import check, demo, explain, look, recover, run, slot, sweep
 from cdcwatch.cli.examples import examples
 from cdcwatch.cli.options import ConfigOption, DebugOption
 from cdcwatch.errors import CdcwatchError
@@ -51,6 +51,7 @@ def _root(
 app.add_typer(slot.app, name="slot")
 app.command("check", epilog=examples("check"))(check.check)
 app.command("run", epilog=examples("run"))(run.run)
+app.command("sweep", epilog=examples("sweep"))(sweep.sweep)
 app.command("recover", epilog=examples("recover"))(recover.recover)
 app.command("snapshot", epilog=examples("snapshot"))(recover.snapshot)
 app.command("pending", epilog=examples("pending"))(look.pending)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdcwatch.pipeline.service import Service
+    from cdcwatch.pipeline.sweeper import Sweeper
+    from cdcwatch.settings import Settings
 
 NOT_DURABLE_EXIT: Final = 4
 
@@ -34,7 +36,9 @@ def run(
     context: typer.Context,
     config: ConfigOption = None,
     debug: DebugOption = False,
-    role: Annotated[Role, typer.Option(help="all: everything; read: slot to topic, no closing.")] = Role.ALL,
+    role: Annotated[
+        Role, typer.Option(help="all: everything; read: slot to topic, no closing; sweep: closing by polling.")
+    ] = Role.ALL,
     until: Annotated[
         str | None,
         typer.Option(metavar="LSN|current", help="End by itself once everything up to there is confirmed."),
@@ -49,6 +53,14 @@ def run(
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
     until_lsn = _parsed(until)
+    if role is Role.SWEEP:
+        if until is not None or accept_gap:
+            raise ConfigurationError(
+                "--until and --accept-gap are about the stream, which --role sweep doesn't read",
+                remedy="leave them out",
+            )
+        sweep_until_stopped(settings, debug=debug)
+        return
     from cdcwatch.pipeline.service import Service, require_built
 
     require_built(settings, role)
@@ -66,7 +78,21 @@ def run(
     )
 
 
-def serve(made: "Callable[[], Service]", *, log_format: str, debug: bool) -> None:
+def sweep_until_stopped(settings: "Settings", *, debug: bool) -> None:
+    """`--role sweep`."""
+    from cdcwatch.pipeline.service import require_built
+    from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
+
+    require_built(settings, "sweep")
+    require_sweeping(settings, once=False)
+    serve(
+        lambda: Sweeper(settings, announce_ready=lambda: print("READY", flush=True)),
+        log_format=settings.telemetry.log_format,
+        debug=debug,
+    )
+
+
+def serve(made: "Callable[[], Service | Sweeper]", *, log_format: str, debug: bool) -> None:
     """Runs a service until it ends, with what signals mean to it; begins anew where it says so."""
     from cdcwatch.pipeline.beginning import StartOverError
     from cdcwatch.telemetry import configure_log

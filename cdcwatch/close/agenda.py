@@ -107,6 +107,43 @@ class Agenda:
             self._notice(self._closer.load(dues))
             return self._closer.schedule.window_end_us
 
+    def unknown(self, dues: Sequence[Due]) -> list[Due]:
+        """Of orders overdue in the table those that nobody here has in hand; none before the clock is known."""
+        with self._lock:
+            now_us = self._now_us()
+            return [] if now_us is None else [due for due in dues if not self._closer.knows(due, now_us)]
+
+    def load_found(self, dues: Sequence[Due]) -> int:
+        """Takes in what the sweep has found and nobody here has in hand; how many those are."""
+        with self._lock:
+            now_us = self._now_us()
+            count = 0 if now_us is None else self._closer.load_found(dues, now_us)
+            if count:
+                self._leader_wakes.notify()
+                self._follower_wakes.notify()
+            return count
+
+    @property
+    def untried(self) -> int:
+        """Orders that the sweep found and no close has come back for."""
+        with self._lock:
+            return self._closer.untried
+
+    @property
+    def recovered(self) -> int:
+        """Closed of what the sweep found."""
+        with self._lock:
+            return self._closer.recovered
+
+    def found_but(self, stuck_us: int) -> tuple[int, int]:
+        """Of what the sweep found: how many may soon be closed, and how many are refused or held for so long."""
+        with self._lock:
+            return self._closer.found_but(self._clock.monotonic_us() - stuck_us)
+
+    def _now_us(self) -> int | None:
+        """The database's clock, where it was measured."""
+        return self._database_clock.now_us(self._clock.monotonic_us()) if self._database_clock.is_known else None
+
     def extend_window(self, to_us: int) -> int:
         """Lets in deadlines through `to_us`; gives the window's end until now, from where the table is to be read."""
         with self._lock:

@@ -85,6 +85,12 @@ class Closer:
         self._retries: dict[Key, _Retry] = {}
         self._retry_heap: list[tuple[int, Key]] = []
         self._retried_last = False
+        self._in_flight: set[Key] = set()
+        """Taken and not handed back."""
+        self._found: dict[Key, bool] = {}
+        """What the sweep found and is open as far as we know: whether it was tried."""
+        self.recovered = 0
+        """Closed of what the sweep found."""
 
     def __len__(self) -> int:
         return len(self.schedule) + len(self._retries)
@@ -103,7 +109,10 @@ class Closer:
         """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
         earliest_us: int | None = None
         put, discard, retries = self.schedule.put, self.schedule.discard, self._retries
+        found = self._found
         for key, deadline_us, version in updates:
+            if found and key not in self._in_flight:  # the stream knows of it; else it may be our own close
+                found.pop(key, None)
             if retries and (deadline_us is not None or not self._awaits_answer(key)):
                 retries.pop(key, None)
             if deadline_us is None:
@@ -126,14 +135,61 @@ class Closer:
                 earliest_us = due.deadline_us
         return earliest_us
 
+    def knows(self, due: Due, now_us: int) -> bool:
+        """Whether an order that is overdue in the table is in hand: pending, in flight, tried again or given up.
+
+        One that is known with a deadline to come is not: the stream lacks what made it due. Beyond the window's end all
+        is left to the window.
+        """
+        if due.key in self._retries or due.key in self._in_flight or due.deadline_us > self.schedule.window_end_us:
+            return True
+        known = self.schedule.get(due.key)
+        return known is not None and known.deadline_us <= now_us
+
+    def load_found(self, dues: Iterable[Due], now_us: int) -> int:
+        """Takes in what the sweep has found and nobody here knows; how many those are."""
+        count = 0
+        for due in dues:
+            if not self.knows(due, now_us):
+                self.schedule.put(*due)
+                self._found[due.key] = False
+                count += 1
+        return count
+
+    @property
+    def untried(self) -> int:
+        """Orders that the sweep found and no close has come back for. Looks at all that it found."""
+        return sum(not was_tried for was_tried in self._found.values())
+
+    def found_but(self, stuck_since_us: int) -> tuple[int, int]:
+        """Of what the sweep found and is open: how many may soon be closed, and how many are refused or held.
+
+        `stuck_since_us`: held by others since then, by the monotonic clock, counts as held.
+        """
+        stuck = 0
+        for key in self._found:
+            retry = self._retries.get(key)
+            if retry is not None and (
+                retry.outcome is Outcome.FAILED
+                or (retry.outcome is Outcome.LOCKED and retry.since_us <= stuck_since_us)
+            ):
+                stuck += 1
+        return len(self._found) - stuck, stuck
+
     def clear(self) -> None:
         """The table was emptied."""
         self.schedule.clear()
+        self._found = {}
         self._retries = {}
         self._retry_heap = []
 
     def take(self, now_us: int, monotonic_us: int, limit: int) -> list[Due]:
         """The next batch: deadlines reached at `now_us` (the database's clock), or attempts due at `monotonic_us`."""
+        batch = self._next_batch(now_us, monotonic_us, limit)
+        self._in_flight.update([due.key for due in batch])
+        return batch
+
+    def _next_batch(self, now_us: int, monotonic_us: int, limit: int) -> list[Due]:
         retry_at_us = self._next_retry_us()
         if retry_at_us is not None and retry_at_us <= monotonic_us and not self._retried_last:
             self._retried_last = True
@@ -157,20 +213,29 @@ class Closer:
         """Takes in what became of a batch: re-arms what moved, plans further attempts, counts."""
         settled = Settled()
         fresh = False
+        self._in_flight.difference_update([closed.key for closed in report.closed])
         for closed in report.closed:
             self._retries.pop(closed.key, None)
+            if self._found:
+                self.recovered += self._found.pop(closed.key, None) is not None
             if closed.deadline_us != NEGATIVE_INFINITY_US:
                 settled.lateness_us.append(closed.lateness_us)
         settled.outcomes[Outcome.CLOSED] += len(report.closed)
         for key in report.claimed:
             self._retries.pop(key, None)
+            self._in_flight.discard(key)
+            self.recovered += self._found.pop(key, None) is not None
         if report.claimed:
             settled.outcomes[Outcome.CLAIMED] += len(report.claimed)
         for unclosed in report.unclosed:
-            settled.outcomes[self._outcome(unclosed)] += 1
+            outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
+            self._in_flight.discard(unclosed.due.key)
+            settled.outcomes[outcome] += 1
             fresh = fresh or unclosed.due.key not in self._retries
             if self._settle_unclosed(unclosed, monotonic_us):
                 settled.given_up.append(unclosed)
+            if was_found:
+                self._settle_found(unclosed.due.key, outcome)
         is_all_refused = len(report.unclosed) == settled.outcomes[Outcome.FAILED]
         settled.stalled = fresh and is_all_refused and not report.closed and not report.claimed
         return settled
@@ -178,11 +243,15 @@ class Closer:
     def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:
         """Takes a batch back untried; what the stream said meanwhile stands."""
         for due in batch:
+            self._in_flight.discard(due.key)
             self._give_back(due, self._retries.get(due.key), monotonic_us)
 
     def doubt(self, batch: Iterable[Due], monotonic_us: int) -> None:
         """Takes a batch back of which nobody knows whether it is closed: it is tried again, which tells."""
         for due in batch:
+            self._in_flight.discard(due.key)
+            if due.key in self._found:
+                self._found[due.key] = True
             if due.key not in self.schedule:
                 self._retry(_Retry(due, None, 0, monotonic_us, monotonic_us))
 
@@ -233,6 +302,13 @@ class Closer:
             self._retry(_Retry(verdict.due, outcome, attempts, at_us, since_us))
             return is_given_up and attempts == self._attempts
         return False
+
+    def _settle_found(self, key: Key, outcome: Outcome) -> None:
+        if key in self._retries or key in self.schedule:
+            self._found[key] = outcome is not Outcome.DEFERRED
+            return
+        self._found.pop(key, None)
+        self.recovered += outcome is Outcome.FOUND_CLOSED
 
     def _retry(self, retry: _Retry) -> None:
         self._retries[retry.due.key] = retry

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg import sql
 
-from cdcwatch.columns import after_page, deadline_instant, first_local, key_text, last_local, page_mark
+from cdcwatch.columns import after_page, deadline_instant, first_local, is_due, key_text, last_local, page_mark
 from cdcwatch.queries import expression, query
 from cdcwatch.table import key_texts
 
@@ -73,6 +73,16 @@ class CloseStatements:
         self.first_page = _block("open_deadlines", **page, in_range=self._in_range("after"))
         self.next_page = _block("open_deadlines", **page, in_range=self._in_range(self.page_parameter))
 
+        overdue = {
+            **page,
+            "is_overdue": is_due(table, self._column, sql.SQL(expression("sweep", "grace_ago"))),
+        }
+        self.overdue = _composed(query("sweep", "overdue"), **overdue, begin=sql.SQL(""))
+        mark = sql.SQL("%(mark)s::timestamptz")
+        from_mark = sql.SQL(expression("sweep", "from_mark")).format(column=self._column, first=after_page(table, mark))
+        self.overdue_from_mark = _composed(query("sweep", "overdue"), **overdue, begin=from_mark)
+        self.overdue_since = _composed(query("sweep", "overdue"), **overdue, begin=self._since())
+
     def key_parameters(self, keys: Iterable[Key]) -> dict[str, object]:
         """The parameters of `{key_arrays}`: an array for each key column."""
         if self._table.has_integer_key:
@@ -118,6 +128,15 @@ class CloseStatements:
             deadline=deadline_instant(table, self._column),
             after_exactly=after,
         )
+
+    def _since(self) -> sql.Composable:
+        """Deadlines after the instant `since`, by the index, which has local times where the deadline has no zone."""
+        since = sql.SQL("%(since)s::timestamptz")
+        exactly = sql.SQL(" AND {} > {}").format(deadline_instant(self._table, self._column), since)
+        if not self._table.zone:
+            return exactly
+        by_index = sql.SQL(expression("sweep", "from_mark"))
+        return by_index.format(column=self._column, first=first_local(self._table, since)) + exactly
 
     def _version(self) -> sql.Composable:
         """A NULL version counts as 0: it must compare equal to itself."""
@@ -207,4 +226,8 @@ def _listed(parts: Iterable[sql.Composable]) -> sql.Composed:
 
 def _block(name: LiteralString, **parts: sql.Composable) -> str:
     """Composed once: psycopg would put the pieces together again, and look for placeholders, at every execution."""
-    return sql.SQL(query("close", name)).format(**parts).as_string()
+    return _composed(query("close", name), **parts)
+
+
+def _composed(block: LiteralString, **parts: sql.Composable) -> str:
+    return sql.SQL(block).format(**parts).as_string()

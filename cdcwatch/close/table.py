@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,4 +49,37 @@ class Table(Protocol):
 
         None: from the beginning, `-infinity` included. Orders of one deadline may stand in two chunks: whoever begins
         again after a failure begins just before the last deadline seen.
+        """
+
+
+class Overdue(NamedTuple):
+    """An open order that is overdue in the table."""
+
+    due: Due
+    mark_us: int
+    """Its place in the order of the pages: the deadline, where that has a time zone."""
+
+
+class OverduePage(NamedTuple):
+    """What one look found."""
+
+    orders: list[Overdue]
+    is_last: bool
+    """There is no more."""
+
+
+class Scan(Protocol):
+    """One connection that looks for overdue orders: the table's own server, or a copy of it. Errors as of `Table`."""
+
+    def connect(self) -> None:
+        """Connects; nothing when connected."""
+
+    def disconnect(self) -> None:
+        """Lets the connection go, broken or not. Never raises."""
+
+    def overdue(self, *, mark_us: int | None, since_us: int | None, grace_us: int, limit: int) -> OverduePage:
+        """At most `limit` open orders that have been due for `grace_us` by that server's clock, oldest first.
+
+        `mark_us`: of the last order of the page before, from which it begins, that order and others of its mark
+        included. `since_us`: only deadlines after it; of several pages for the first. At most one of the two is given.
         """

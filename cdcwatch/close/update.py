@@ -16,6 +16,7 @@ from cdcwatch import failpoints
 from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.statements import CloseStatements
+from cdcwatch.close.table import Overdue, OverduePage
 from cdcwatch.database import Instant, MangledText, connect, explain
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.decode.note import PREFIX, CloseFailure
@@ -187,6 +188,19 @@ class PostgresTable:
                 return
             statement = self._statements.next_page
             bounds[self._statements.page_parameter] = Instant(rows[-1][-1])
+
+    def overdue(self, *, mark_us: int | None, since_us: int | None, grace_us: int, limit: int) -> OverduePage:
+        """A page of what has been due for `grace_us`, oldest first; as of `Scan`. Closes nothing, locks nothing."""
+        bounds: dict[str, object] = {"grace_us": grace_us, "limit": limit}
+        statement = self._statements.overdue
+        if mark_us is not None:
+            statement, bounds["mark"] = self._statements.overdue_from_mark, Instant(mark_us)
+        elif since_us is not None:
+            statement, bounds["since"] = self._statements.overdue_since, Instant(since_us)
+        rows = self._rows(statement, bounds)
+        named = self._with_keys(rows)
+        orders = [Overdue(Due(self._key(row), row[-3], row[-2]), row[-1]) for row in named]
+        return OverduePage(orders, is_last=len(rows) < limit)
 
     def _with_keys(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Without those whose key is no text: no statement could name them."""

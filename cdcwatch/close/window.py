@@ -94,6 +94,11 @@ class Window:
         """Whether its thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all before the window's end was read, and nothing is to be read again."""
+        return self.ready.is_set() and self._unread is None and not self._reload_wanted.is_set()
+
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()

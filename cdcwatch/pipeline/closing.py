@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcwatch.close.agenda import Agenda
 from cdcwatch.close.attempt import body_of
@@ -13,16 +13,21 @@ from cdcwatch.close.claim import ClaimTable, Takes
 from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
 from cdcwatch.close.errands import Errands
+from cdcwatch.close.instances import Instances
+from cdcwatch.close.replica import ReplicaFirst, Standby
+from cdcwatch.close.sweep import Sweep, SweepObserver
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
 from cdcwatch.close.workers import CloseObserver, Workers
 from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
-from cdcwatch.instant import NEGATIVE_INFINITY_US, from_unix_us
+from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, from_unix_us
 from cdcwatch.pipeline.readiness import CloserSigns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cdcwatch.close.clock import Clock
+    from cdcwatch.close.table import Scan
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
@@ -32,84 +37,191 @@ _ALSO_ANSWER_TIMEOUT_S: Final = 120.0
 """With SQL of the user's own in the transaction: giving it up rolls it back and tries it whole again."""
 
 
+class Observer(CloseObserver, SweepObserver, Protocol):
+    """Where all figures go."""
+
+
+def _table(
+    settings: Settings, table: WatchedTable, clock: Clock, *, name: str, answer_timeout_s: float, dsn: str | None = None
+) -> PostgresTable:
+    return PostgresTable(
+        settings.postgres.dsn if dsn is None else dsn,
+        table,
+        clock,
+        changes=settings.close.set,
+        also=settings.close.also,
+        application_name=f"cdcwatch {name}",
+        answer_timeout_s=answer_timeout_s,
+    )
+
+
+def _agenda(settings: Settings, clock: Clock, *, window_end_us: int, bucket_bits: int) -> Agenda:
+    schedule = Schedule(
+        window_end_us=window_end_us,
+        max_entries=settings.window.max_entries,
+        bucket_bits=bucket_bits,
+        coarse_before_us=from_unix_us(time.time_ns() // 1000),
+    )
+    closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
+    return Agenda(closer, DatabaseClock(), clock)
+
+
+class _Closers:
+    """The threads that close; with `close.action = "claim"` they claim, and others call and record."""
+
+    def __init__(
+        self, settings: Settings, table: WatchedTable, agenda: Agenda, clock: Clock, observer: CloseObserver
+    ) -> None:
+        self._settings, self._table, self._clock = settings, table, clock
+        is_claim = settings.close.action == "claim"
+        self._errands = _errands(settings, table, clock, observer) if is_claim else None
+        self._timeout_s = _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
+        self.workers = Workers(
+            agenda,
+            self._made,
+            clock,
+            concurrency=settings.close.concurrency,
+            batch_rows=settings.close.claim.batch_rows if is_claim else settings.close.batch_rows,
+            attempts=settings.close.attempts,
+            observer=observer,
+        )
+
+    def _made(self) -> PostgresTable:
+        if self._errands is not None:
+            return self._claiming("claim", self._errands)
+        return _table(self._settings, self._table, self._clock, name="close", answer_timeout_s=self._timeout_s)
+
+    def _claiming(self, name: str, errands: Errands) -> ClaimTable:
+        settings = self._settings
+        return ClaimTable(
+            settings.postgres.dsn,
+            self._table,
+            self._clock,
+            stuck_after_s=settings.close.claim.stuck_after_s,
+            takes=Takes(errands.claimed, errands.wait_for_room),
+            changes=settings.close.set,
+            also=settings.close.also,
+            application_name=f"cdcwatch {name}",
+            answer_timeout_s=self._timeout_s,
+        )
+
+    def start(self) -> None:
+        if self._errands is not None:
+            errands = self._errands
+            errands.start(lambda: self._claiming("record", errands))
+        self.workers.start()
+
+    def stop(self, timeout_s: float, *, is_started: bool) -> bool:
+        """Finishes the batches and calls in flight. False when some did not end in time."""
+        until_us = self._clock.monotonic_us() + int(timeout_s * 1_000_000)
+        ended = self.workers.stop(timeout_s)
+        if self._errands is not None and is_started:
+            ended = self._errands.stop(max(1.0, (until_us - self._clock.monotonic_us()) / 1_000_000)) and ended
+        return ended
+
+    @property
+    def are_alive(self) -> bool:
+        return self.workers.are_alive and (self._errands is None or self._errands.are_alive)
+
+    @property
+    def claims_at_hand(self) -> int:
+        return 0 if self._errands is None else len(self._errands)
+
+    @property
+    def unrecorded(self) -> str:
+        """Why answers can't be recorded now; empty when they can."""
+        return "" if self._errands is None else self._errands.last_error
+
+
+def _sweep(
+    settings: Settings,
+    table: WatchedTable,
+    agenda: Agenda,
+    clock: Clock,
+    observer: SweepObserver,
+    *,
+    may_sweep: Callable[[], bool] = lambda: True,
+    has_told: Callable[[int], bool] | None = None,
+    is_alone: bool = False,
+) -> Sweep:
+    """`is_alone`: everything that is overdue at all is this process's own, which ends with it."""
+    sweep, dsn = settings.sweep, settings.postgres.dsn
+    instances = Instances(dsn, table, weight=sweep.weight)
+    made = partial(_table, settings, table, clock, name="sweep", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S)
+    scan: Scan = made()
+    if sweep.dsn and not is_alone:
+        scan = ReplicaFirst(
+            scan,
+            made(dsn=sweep.dsn),
+            Standby(sweep.dsn, instances.identity),
+            clock,
+            position=instances.position,
+            max_delay_ms=sweep.max_delay_ms,
+            fell_back=observer.fell_back,
+        )
+    return Sweep(
+        agenda,
+        scan,
+        None if is_alone else instances,
+        clock,
+        interval_s=sweep.interval_s,
+        grace_ms=0 if is_alone else sweep.grace_ms,
+        batch_rows=sweep.batch_rows,
+        rows_per_s=sweep.rows_per_s,
+        observer=observer,
+        may_sweep=may_sweep,
+        has_told=has_told,
+    )
+
+
 class Closing:
     """Closes what is due; needs neither the stream nor the sink to go on."""
 
     def __init__(
-        self, settings: Settings, table: WatchedTable, observer: CloseObserver, *, stream_lags: Callable[[], bool]
+        self,
+        settings: Settings,
+        table: WatchedTable,
+        observer: Observer,
+        *,
+        stream_lags: Callable[[], bool],
+        has_told: Callable[[int], bool],
     ) -> None:
+        """`has_told`: whether the stream has told of all up to a position."""
         self.is_started = False
         self._clock = clock = SystemClock()
         horizon_us = int(settings.window.horizon_s * 1_000_000)
-        schedule = Schedule(
-            window_end_us=NEGATIVE_INFINITY_US,  # nothing is let in before the window is loaded
-            max_entries=settings.window.max_entries,
-            bucket_bits=bucket_bits_for(horizon_us),
-            coarse_before_us=from_unix_us(time.time_ns() // 1000),
+        # Nothing is let in before the window is loaded.
+        self.agenda = _agenda(
+            settings, clock, window_end_us=NEGATIVE_INFINITY_US, bucket_bits=bucket_bits_for(horizon_us)
         )
-        closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
-        self.agenda = Agenda(closer, DatabaseClock(), clock)
-
-        claim = settings.close.claim
-        self._errands = _errands(settings, table, clock, observer) if settings.close.action == "claim" else None
-        timeout_s = _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
-
-        def connection(application_name: str, answer_timeout_s: float) -> PostgresTable:
-            return PostgresTable(
-                settings.postgres.dsn,
-                table,
-                clock,
-                changes=settings.close.set,
-                also=settings.close.also,
-                application_name=application_name,
-                answer_timeout_s=answer_timeout_s,
-            )
-
-        def claiming(application_name: str, errands: Errands) -> ClaimTable:
-            return ClaimTable(
-                settings.postgres.dsn,
-                table,
-                clock,
-                stuck_after_s=claim.stuck_after_s,
-                takes=Takes(errands.claimed, errands.wait_for_room),
-                changes=settings.close.set,
-                also=settings.close.also,
-                application_name=application_name,
-                answer_timeout_s=timeout_s,
-            )
-
-        def closing() -> PostgresTable:
-            if self._errands is not None:
-                return claiming("cdcwatch claim", self._errands)
-            return connection("cdcwatch close", timeout_s)
-
-        self._claiming = claiming
-        self._workers = Workers(
-            self.agenda,
-            closing,
-            clock,
-            concurrency=settings.close.concurrency,
-            batch_rows=settings.close.batch_rows if self._errands is None else claim.batch_rows,
-            attempts=settings.close.attempts,
-            observer=observer,
-        )
+        self._closers = _Closers(settings, table, self.agenda, clock, observer)
         self._window = Window(
             self.agenda,
-            connection("cdcwatch window", _WINDOW_ANSWER_TIMEOUT_S),
+            _table(settings, table, clock, name="window", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S),
             clock,
             horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
             stream_lags=stream_lags,
         )
+        self.sweep: Sweep | None = None
+        if settings.sweep.interval_s:
+            self.sweep = _sweep(
+                settings,
+                table,
+                self.agenda,
+                clock,
+                observer,
+                may_sweep=lambda: self._window.is_settled,
+                has_told=has_told,
+            )
 
     def start(self) -> None:
         """Loads the window, overdue orders first, and closes from the first of them on."""
         self.is_started = True
         self._window.start()
-        if self._errands is not None:
-            errands = self._errands
-            errands.start(lambda: self._claiming("cdcwatch record", errands))
-        self._workers.start()
+        self._closers.start()
+        if self.sweep is not None:
+            self.sweep.start()
 
     def reload(self, emptied: bool) -> None:
         """Reads the table again: partitions came in. `emptied`: some left, or lost their rows."""
@@ -119,45 +231,115 @@ class Closing:
 
     def stop(self, timeout_s: float) -> bool:
         """Finishes the batches in flight and takes no more. False when some did not end in time."""
-        until_us = self._clock.monotonic_us() + int(timeout_s * 1_000_000)
-        ended = self._workers.stop(timeout_s)
-        if self._errands is not None and self.is_started:
-            ended = self._errands.stop(max(1.0, (until_us - self._clock.monotonic_us()) / 1_000_000)) and ended
+        if self.sweep is not None:
+            self.sweep.request_stop()
+        ended = self._closers.stop(timeout_s, is_started=self.is_started)
+        if self.sweep is not None:
+            ended = self.sweep.stop(1.0) and ended
         return self._window.stop(1.0) and ended
 
     @property
     def are_threads_alive(self) -> bool:
         """Whether all of them run, where they were started."""
-        are_calling = self._errands is None or self._errands.are_alive
-        return not self.is_started or (self._workers.are_alive and self._window.is_alive and are_calling)
+        sweeps = self.sweep is None or self.sweep.is_alive
+        return not self.is_started or (self._closers.are_alive and self._window.is_alive and sweeps)
 
     @property
     def claims_at_hand(self) -> int:
         """Claimed orders of this process that wait to be called or recorded, or are being called."""
-        return 0 if self._errands is None else len(self._errands)
+        return self._closers.claims_at_hand
 
     def signs(self) -> CloserSigns:
         """How closing does, for readiness."""
-        now_us, health, facts = self._clock.monotonic_us(), self._workers.health(), self.agenda.facts()
-        owed_us = health.waiting_since_monotonic_us
-        unrecorded = "" if self._errands is None else self._errands.last_error
-        # While others are answered the database works: a long batch is no silence.
-        unanswered_us = 0 if owed_us is None else now_us - max(owed_us, health.last_answer_monotonic_us)
-        return CloserSigns(
+        return _signs(
+            self._clock,
+            self.agenda,
+            self._closers,
             is_started=self.is_started,
             is_loaded=self._window.ready.is_set(),
-            is_connected=health.connected > 0 and not unrecorded,
-            last_error=unrecorded or health.last_error,
-            progress_age_s=(now_us - health.last_progress_monotonic_us) / 1e6,
-            unanswered_s=max(0, unanswered_us) / 1e6,
-            behind_s=facts.behind_us / 1e6,
-            held_up_s=self.agenda.locked_us() / 1e6,
-            window_error=self._window.last_error,
-            window_age_s=(now_us - self._window.progress_monotonic_us) / 1e6,
+            loader_error=self._window.last_error,
+            loaded_us=self._window.progress_monotonic_us,
         )
 
 
-def _errands(settings: Settings, table: WatchedTable, clock: SystemClock, observer: CloseObserver) -> Errands:
+class Sweeping:
+    """Closes what is overdue in the table, found by looking there alone: no stream, no window."""
+
+    def __init__(self, settings: Settings, table: WatchedTable, observer: Observer, *, once: bool) -> None:
+        """`once`: everything that is overdue at all, whoever else sweeps."""
+        self.is_started = False
+        self._clock = clock = SystemClock()
+        # A backlog may be years long.
+        bits = bucket_bits_for(365 * 86_400_000_000)
+        self.agenda = _agenda(settings, clock, window_end_us=INFINITY_US - 1, bucket_bits=bits)
+        self._closers = _Closers(settings, table, self.agenda, clock, observer)
+        self.sweep = _sweep(settings, table, self.agenda, clock, observer, is_alone=once)
+        self._once = once
+
+    def start(self) -> None:
+        """Looks and closes from now on; with `once` by `finish`."""
+        self.is_started = True
+        self._closers.start()
+        if not self._once:
+            self.sweep.start()
+
+    def finish(self) -> int:
+        """Closes until nothing is overdue but what is refused or held by others, and tells how much that is."""
+        return self.sweep.finish()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Finishes the batches in flight and takes no more. False when some did not end in time."""
+        self.sweep.request_stop()
+        ended = self._closers.stop(timeout_s, is_started=self.is_started)
+        return self.sweep.stop(1.0) and ended
+
+    @property
+    def are_threads_alive(self) -> bool:
+        """Whether all of them run, where they were started."""
+        return not self.is_started or (self._closers.are_alive and (self._once or self.sweep.is_alive))
+
+    def signs(self) -> CloserSigns:
+        """How closing does, for readiness."""
+        return _signs(
+            self._clock,
+            self.agenda,
+            self._closers,
+            is_started=self.is_started,
+            is_loaded=self.sweep.has_looked,
+            loader_error=self.sweep.last_error,
+            loaded_us=self._clock.monotonic_us() if not self.sweep.last_error else self.sweep.looked_monotonic_us,
+        )
+
+
+def _signs(
+    clock: Clock,
+    agenda: Agenda,
+    closers: _Closers,
+    *,
+    is_started: bool,
+    is_loaded: bool,
+    loader_error: str,
+    loaded_us: int,
+) -> CloserSigns:
+    now_us, health, facts = clock.monotonic_us(), closers.workers.health(), agenda.facts()
+    owed_us = health.waiting_since_monotonic_us
+    # While others are answered the database works: a long batch is no silence.
+    unanswered_us = 0 if owed_us is None else now_us - max(owed_us, health.last_answer_monotonic_us)
+    return CloserSigns(
+        is_started=is_started,
+        is_loaded=is_loaded,
+        is_connected=health.connected > 0 and not closers.unrecorded,
+        last_error=closers.unrecorded or health.last_error,
+        progress_age_s=(now_us - health.last_progress_monotonic_us) / 1e6,
+        unanswered_s=max(0, unanswered_us) / 1e6,
+        behind_s=facts.behind_us / 1e6,
+        held_up_s=agenda.locked_us() / 1e6,
+        window_error=loader_error,
+        window_age_s=(now_us - loaded_us) / 1e6,
+    )
+
+
+def _errands(settings: Settings, table: WatchedTable, clock: Clock, observer: CloseObserver) -> Errands:
     from cdcwatch.close.outside import HttpOutside  # noqa: PLC0415  urllib3 only where it is used
 
     claim = settings.close.claim

@@ -205,7 +205,9 @@ class Service:
         settings = self._settings
         table = self._table = found.table
         if self._closes:
-            self._closing = Closing(settings, table, self._metrics, stream_lags=self._stream_lags)
+            self._closing = Closing(
+                settings, table, self._metrics, stream_lags=self._stream_lags, has_told=self._has_told
+            )
         if table.leaves is not None:
             self._arrivals = Arrivals(self._waker.wake)
             if settings.slot.plugin == "wal2json":
@@ -245,6 +247,10 @@ class Service:
     def _stream_lags(self) -> bool:
         """Whether orders may be due that the stream has not told of: then the table is asked."""
         return self._reader is not None and (self._reader.lags or self._reader.has_dead_letters)
+
+    def _has_told(self, lsn: int) -> bool:
+        """Whether the stream has told of everything up to there."""
+        return self._reader is not None and self._reader.has_passed(lsn)
 
     def _derivation(self, origin: Origin) -> Derivation:
         if self._table is None:
@@ -436,7 +442,7 @@ def require_built(settings: Settings, role: str) -> None:
             f'close.action = "{settings.close.action}"',
             'use "update", "claim" or "none"',
         ),
-        (role not in {"all", "read"}, f"--role {role}", "use --role all or --role read"),
+        (role not in {"all", "read", "sweep"}, f"--role {role}", "use --role all, --role read or --role sweep"),
     ]
     for wanted, what, instead in unbuilt:
         if wanted:

@@ -22,6 +22,7 @@ from cdcwatch.slot.publication import PublicationFacts, may_publish, read_public
 from cdcwatch.slot.status import SlotStatus, read_status
 from cdcwatch.slot.statuses import StatusFacts, read_statuses
 from cdcwatch.slot.surroundings import Surroundings, read_surroundings
+from cdcwatch.slot.sweep import SweepFacts, read_sweep
 from cdcwatch.slot.zones import first_disagreement
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Facts:
     may_publish: bool = False
     surroundings: Surroundings | None = None
     """None where only the catalog was asked."""
+    sweep: SweepFacts | None = None
+    """None where only the catalog was asked, or nothing is swept."""
     probe: PluginProbe | None = None
     """None where what comes before the plugin is missing."""
 
@@ -173,7 +176,9 @@ def read_all_facts(connection: psycopg.Connection[Any], settings: Settings, opti
     facts = read_facts(connection, settings)
     surroundings = read_surroundings(connection, settings)
     probe = _probe(facts, surroundings, options_of) if _may_probe(facts) else None
-    return replace(facts, surroundings=surroundings, probe=probe)
+    is_swept = bool(settings.sweep.interval_s) and settings.close.action != "none" and not facts.server.in_recovery
+    sweep = read_sweep(connection, settings) if is_swept else None
+    return replace(facts, surroundings=surroundings, probe=probe, sweep=sweep)
 
 
 def _may_probe(facts: Facts) -> bool:

@@ -87,6 +87,7 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     table_checks.rights,
     table_checks.row_security,
     table_checks.publication,
+    session_checks.sweep,
     session_checks.transactions,
     server_checks.retention,
     server_checks.idle_timeout,

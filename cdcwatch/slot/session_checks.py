@@ -143,3 +143,34 @@ def transactions(facts: Facts) -> Check | None:
             "transactions", "ok", f"{unknown} writing transactions of an age that {facts.role.name} may not see"
         )
     return Check("transactions", "ok", "no writing transaction has run for a minute")
+
+
+def sweep(facts: Facts) -> Check | None:
+    """Whether instances share the sweep, and whether the standby of sweep.dsn can be scanned."""
+    found = facts.sweep
+    if found is None:
+        return None
+    standby = found.standby
+    if standby is not None and standby.error is not None:
+        said = f"the standby of sweep.dsn can't be asked, and the primary is scanned: {standby.error}"
+        return Check("sweep", "warn", said, standby.error.remedy)
+    if standby is not None and not standby.is_ours:
+        return Check(
+            "sweep",
+            "warn",
+            "sweep.dsn is no standby of the server and database of postgres.dsn: the primary is scanned",
+            "set sweep.dsn to a hot standby, with the same dbname; or take it out",
+        )
+    if standby is not None and not standby.keeps_up:
+        return Check(
+            "sweep",
+            "warn",
+            f"the standby of sweep.dsn lags by over {facts.settings.sweep.max_delay_ms} ms: the primary is scanned",
+            "see pg_stat_replication on the primary; or raise sweep.max_delay_ms",
+        )
+    where = "the primary is scanned" if standby is None else "the standby is scanned and keeps up"
+    if found.may_register:
+        return Check("sweep", "ok", f"{where}; instances share the work")
+    why = "is not there" if found.may_register is None else f"may not be written by {facts.role.name}"
+    said = f"{where}; cdcwatch.instances {why} (sql/install.sql): each instance sweeps everything"
+    return Check("sweep", "ok", said)

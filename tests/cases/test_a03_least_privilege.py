@@ -71,11 +71,16 @@ def test_a03_the_role_of_the_script_runs_every_command(world: World) -> None:
         assert who == [(f"worker_{world.database.name}",)]
         checks = json.loads(asked(world, "check", "--json").out)["checks"]
         assert {one["name"] for one in checks if one["state"] == "fail"} == set()
+        assert next(one for one in checks if one["name"] == "sweep")["message"].endswith("instances share the work")
+        swept = "SELECT count(*) FROM cdcwatch.instances WHERE watched = 'orders'::regclass"
+        wait_until(lambda: world.scalar(swept) == 1, 20, "it is registered")
         assert "deadline.expired" in asked(world, "events", "--from-beginning", "--json").out
         assert "2999-01-01" in asked(world, "pending").out
         assert "expired" in asked(world, "explain", "1").out
         assert world.slot in asked(world, "slot", "status").out
         assert world.slot in asked(world, "slot", "list", "--json").out
+    assert world.scalar("SELECT count(*) FROM cdcwatch.instances") == 0, "it took its leave"
+    assert "recovered" not in world.log.read_text()
     assert "heartbeat:" not in world.log.read_text(), "it needs no right"
     world.connection.execute("UPDATE orders SET expires_at = '2999-01-02' WHERE id = 2")
     assert "2999-01-02" in asked(world, "slot", "peek", "--explain").out
@@ -102,6 +107,10 @@ def test_a03_it_has_no_right_more(database: Database, worker: str) -> None:
             ("claims", "SELECT"),
             ("claims", "UPDATE"),
             ("database", "CONNECT"),
+            ("instances", "DELETE"),
+            ("instances", "INSERT"),
+            ("instances", "SELECT"),
+            ("instances", "UPDATE"),
             ("orders", "SELECT"),
             ("orders", "UPDATE"),
             ("schema cdcwatch", "USAGE"),

@@ -188,6 +188,39 @@ def test_open_deadlines_come_in_order_within_the_range(world):
     assert sorted(after) == [3, 7, 11, 40]
 
 
+def keys_of(page):
+    return [one.due.key for one in page.orders]
+
+
+def test_what_is_overdue_comes_oldest_first_in_pages(world):
+    def overdue(limit, mark_us=None, since_us=None, grace_us=5_000_000):
+        return world.table.overdue(mark_us=mark_us, since_us=since_us, grace_us=grace_us, limit=limit)
+
+    ago_us = world.now_us - 60_000_000
+    for key in range(1, 8):
+        world.put(key, ago_us + key // 3, version=key)
+    world.put(10, NEGATIVE_INFINITY_US)
+    world.put(11, world.now_us + HOUR_US)
+    world.put(12, INFINITY_US)
+    world.put(13, None)
+    world.put(14, ago_us, status="paid")
+    world.put(15, world.now_us - 1_000)
+    first = overdue(4)
+    assert keys_of(first)[0] == 10
+    assert sorted(keys_of(first)[1:3]) == [1, 2]
+    assert not first.is_last
+    assert first.orders[1].due == Due(keys_of(first)[1], ago_us, keys_of(first)[1])
+    rest = overdue(20, mark_us=first.orders[-1].mark_us)
+    assert sorted(keys_of(rest)) == [3, 4, 5, 6, 7]
+    assert rest.is_last
+    assert {*keys_of(overdue(20)), *keys_of(rest)} == {*range(1, 8), 10}
+    assert sorted(keys_of(overdue(20, since_us=ago_us))) == [3, 4, 5, 6, 7]
+    assert 15 in keys_of(overdue(20, grace_us=0))
+    assert sorted(keys_of(overdue(20, grace_us=60_000_000 - 10**6 * 3600))) == [*range(1, 8), 10, 15]
+    assert overdue(8).is_last is False
+    assert overdue(9).is_last is True
+
+
 def test_the_clock_is_read(world):
     samples = world.table.sample_clock(3)
     assert len(samples) == 3
@@ -202,6 +235,7 @@ def test_without_a_connection_the_database_is_away(world):
         lambda: world.table.close([Due(1, world.now_us, 0)]),
         lambda: world.table.sample_clock(1),
         lambda: list(world.table.open_deadlines(None, world.now_us)),
+        lambda: world.table.overdue(mark_us=None, since_us=None, grace_us=0, limit=1),
     ):
         with pytest.raises(UnavailableError):
             use()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
+from cdcwatch.close.table import Overdue, OverduePage
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.errors import UnavailableError
 from cdcwatch.instant import INFINITY_US
@@ -137,6 +138,21 @@ class FakeTable:
             yield [
                 Due(key, deadline_us, version) for deadline_us, key, version in found[start : start + self._page_rows]
             ]
+
+    def overdue(self, *, mark_us: int | None, since_us: int | None, grace_us: int, limit: int) -> OverduePage:
+        with self._database.lock:
+            self._check(connected=True)
+            found = sorted(
+                (row.deadline_us, key, row.version)
+                for key, row in self._database.rows.items()
+                if row.status in self._database.watched.open
+                and row.deadline_us is not None
+                and row.deadline_us <= self._database.now_us - grace_us
+                and (mark_us is None or row.deadline_us >= mark_us)
+                and (since_us is None or row.deadline_us > since_us)
+            )
+        orders = [Overdue(Due(key, deadline_us, version), deadline_us) for deadline_us, key, version in found[:limit]]
+        return OverduePage(orders, is_last=len(orders) < limit)
 
     def _is_due(self, row: FakeRow) -> bool:
         return row.deadline_us not in (None, INFINITY_US) and row.deadline_us <= self._database.now_us

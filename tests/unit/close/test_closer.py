@@ -293,3 +293,63 @@ def test_what_was_not_tried_alone_comes_back_at_once_in_its_own_lane(closer):
     assert first.key not in closer.schedule
     assert closer._retries[first.key].attempts == 1
     assert closer.take(NOW_US, 10**6, 10) == [first]
+
+
+def test_the_sweep_finds_only_what_nobody_has_in_hand(closer):
+    closer.apply([(1, NOW_US - 9, 0), (2, NOW_US + 10**6, 0), (3, NOW_US - 8, 0)])
+    taken = closer.take(NOW_US, 0, 1)
+    failed = Due(3, NOW_US - 8, 0)
+    assert [due.key for due in taken] == [1]
+    closer.take(NOW_US, 0, 1)
+    closer.settle(report(failed, Outcome.FAILED), 0)
+    overdue = [Due(key, NOW_US - 9, 0) for key in (1, 2, 3, 4)]
+    beyond = Due(5, closer.schedule.window_end_us + 1, 0)
+    assert [due.key for due in [*overdue, beyond] if not closer.knows(due, NOW_US)] == [2, 4]
+    assert closer.load_found([*overdue, beyond], NOW_US) == 2
+    assert closer.untried == 2
+    assert {due.key for due in closer.take(NOW_US, 0, 10)} == {2, 4}
+    closer.give_back(taken, 0)
+    assert closer.knows(taken[0], NOW_US)
+
+
+def test_recovered_is_what_the_sweep_found_and_a_close_confirmed(closer):
+    dues = [Due(key, NOW_US - 9, 0) for key in range(1, 7)]
+    assert closer.load_found(dues, NOW_US) == 6
+    closer.apply([(6, None, 1)])  # the stream told of it after all
+    first = closer.take(NOW_US, 0, 10)
+    assert [due.key for due in first] == [1, 2, 3, 4, 5]
+    closer.apply([(1, None, 1)])  # the echo of our own close comes before its answer
+    closed = [Closed(1, NOW_US - 9, 1, NOW_US)]
+    unclosed = [Unclosed(dues[1], Outcome.PAID), Unclosed(dues[2], Outcome.LOCKED), Unclosed(dues[3], Outcome.FAILED)]
+    closer.settle(CloseReport(closed=closed, unclosed=unclosed), 0)
+    assert (closer.recovered, closer.untried) == (1, 1)
+    closer.doubt([dues[4]], 0)
+    assert closer.untried == 0
+    assert closer.found_but(stuck_since_us=-1) == (2, 1)
+    assert closer.found_but(stuck_since_us=0) == (1, 2)
+    closer.take(NOW_US, 10**9, 10)
+    ours = Unclosed(dues[4], Outcome.ALREADY_CLOSED, CurrentRow("expired", 1, NOW_US - 9, True))
+    closed = [Closed(3, NOW_US - 9, 1, NOW_US), Closed(4, NOW_US - 9, 1, NOW_US)]
+    closer.settle(CloseReport(closed=closed, unclosed=[ours]), 10**9)
+    assert closer.recovered == 4
+    assert closer.found_but(0) == (0, 0)
+    assert len(closer) == 0
+
+
+def test_orders_of_the_stream_are_never_counted_as_recovered(closer):
+    due = take_one(closer)
+    closer.settle(report(due, Outcome.LOCKED), 0)
+    assert closer.load_found([due], NOW_US) == 0
+    assert closer.take(NOW_US, 10**9, 10) == [due]
+    closer.settle(CloseReport(closed=[Closed(1, due.deadline_us, 1, NOW_US)]), 10**9)
+    assert closer.recovered == 0
+
+
+def test_a_claim_recovers_and_what_was_put_off_is_still_to_be_tried(closer):
+    dues = [Due(key, NOW_US - 9, 0) for key in (1, 2)]
+    closer.load_found(dues, NOW_US)
+    taken = closer.take(NOW_US, 0, 10)
+    closer.settle(CloseReport(claimed=[1], unclosed=[Unclosed(taken[1], Outcome.DEFERRED)]), 0)
+    assert (closer.recovered, closer.untried) == (1, 1)
+    assert not closer.knows(dues[0], NOW_US)
+    assert closer.knows(dues[1], NOW_US)
