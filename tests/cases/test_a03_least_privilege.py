@@ -78,7 +78,9 @@ def test_a03_the_role_of_the_script_runs_every_command(world: World) -> None:
         assert "2999-01-01" in asked(world, "pending").out
         assert "expired" in asked(world, "explain", "1").out
         assert world.slot in asked(world, "slot", "status").out
-        assert world.slot in asked(world, "slot", "list", "--json").out
+        listed = cdcwatch("slot", "list", "--json", "-c", world.configuration)
+        assert listed.code in {0, 1}, "1: a slot of somebody else on this server is past a threshold"
+        assert world.slot in listed.out
     assert world.scalar("SELECT count(*) FROM cdcwatch.instances") == 0, "it took its leave"
     assert "recovered" not in world.log.read_text()
     assert "heartbeat:" not in world.log.read_text(), "it needs no right"
