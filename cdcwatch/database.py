@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -145,6 +146,10 @@ class _AnyTextBinaryLoader(_AnyTextLoader):
     format = Format.BINARY
 
 
+class NoAnswerError(psycopg.OperationalError):
+    """The server stayed silent for too long."""
+
+
 class BoundedConnection(psycopg.Connection[_Row]):
     """A connection that is given up when the server stays silent for too long.
 
@@ -158,10 +163,24 @@ class BoundedConnection(psycopg.Connection[_Row]):
     def wait(self, gen: PQGen[_Answer], interval: float = _WAIT_INTERVAL_S, timeout: float | None = None) -> _Answer:
         """As psycopg's, which everything goes through that waits for the server."""
         if self.answer_timeout_s is not None:
-            gen = bounded(gen, self.answer_timeout_s, self.close)
+            gen = bounded(gen, self.answer_timeout_s, self._give_up)
         if timeout is None:  # psycopg before 3.3 knows no such argument
             return super().wait(gen, interval)
         return super().wait(gen, interval, timeout)
+
+    def _give_up(self) -> None:
+        """Closes, and lets the server know, if it lives: a statement that hangs would keep its locks.
+
+        In a thread of its own, as a cancel has no time limit. https://www.postgresql.org/docs/current/libpq-cancel.html
+        """
+        cancel = self.pgconn.get_cancel()
+
+        def tell() -> None:
+            with contextlib.suppress(psycopg.Error):
+                cancel.cancel()
+
+        threading.Thread(target=tell, name="cdcwatch-cancel", daemon=True).start()
+        self.close()
 
 
 def bounded(
@@ -183,7 +202,7 @@ def bounded(
                 silent_since_s = now_s()
             elif now_s() - silent_since_s >= timeout_s:
                 give_up()
-                raise psycopg.OperationalError(f"no answer for {timeout_s:g} s")
+                raise NoAnswerError(f"no answer for {timeout_s:g} s")
             wanted = gen.send(ready)
     except StopIteration as end:
         answer: _Answer = end.value
@@ -277,14 +296,26 @@ def redact(text: str) -> str:
     return _PLAIN_PASSWORD.sub(lambda match: f"{match[1] or match[3]}…{'@' if match[3] else ''}", text)
 
 
-def explain(error: psycopg.Error) -> CdcwatchError:
-    """What a PostgreSQL or libpq error means: by SQLSTATE where there is one.
+def named(error: psycopg.Error) -> str:
+    """The SQLSTATE, its name and the constraint: the message, where a trigger made it, may quote the row."""
+    constraint = f", constraint {error.diag.constraint_name}" if error.diag.constraint_name else ""
+    # Class 42: a column or a right that is gone, an identity that doesn't fit. The table or the role, not the order.
+    remedy = "; see `cdcwatch check`" if (error.sqlstate or "").startswith("42") else ""
+    return f"SQLSTATE {error.sqlstate} ({type(error).__name__}{constraint}){remedy}"
+
+
+def explain(error: psycopg.Error, said: str = "") -> CdcwatchError:
+    """What a PostgreSQL or libpq error means: by SQLSTATE where there is one. `said` stands for the server's words.
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
     state = error.sqlstate or ""
     # The primary message names objects and settings; detail and context may quote rows, so they are left out.
-    said = error.diag.message_primary or redact(str(error)).strip().splitlines()[0] if str(error).strip() else state
+    said = (
+        said or error.diag.message_primary or redact(str(error)).strip().splitlines()[0]
+        if str(error).strip()
+        else state
+    )
     if isinstance(error, psycopg.ProgrammingError) and not state:
         return _unreadable_dsn()
     if _POOLER.search(said):
@@ -300,6 +331,6 @@ def explain(error: psycopg.Error) -> CdcwatchError:
         remedy = _REMEDIES.get(state, "see that the server is up and reachable")
         return UnavailableError(f"PostgreSQL: {said}", remedy=remedy)
     return PreconditionError(
-        f"PostgreSQL: {said}{f' (SQLSTATE {state})' if state else ''}",
+        f"PostgreSQL: {said}{f' (SQLSTATE {state})' if state and state not in said else ''}",
         remedy=_REMEDIES.get(state, "see the server's log, and `cdcwatch check`"),
     )

@@ -48,6 +48,10 @@ class UnavailableError(CdcwatchError):
     exit_code = 3
 
 
+class ConnectionBrokeError(UnavailableError):
+    """A connection that worked broke over a statement: the server, the way to it, or what the statement did there."""
+
+
 class DecodeError(CdcwatchError):
     """A message of the stream that can't be understood."""
 

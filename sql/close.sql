@@ -2,6 +2,7 @@
 -- Closes what of a batch is open, due by the database's clock and unchanged, and returns it with its old deadline.
 -- The rows are locked first, in the order of the key: writers that come in another order then can't deadlock with it.
 -- A row that someone else holds is left to a later attempt. The update checks again what the lock has already checked.
+-- A row that was locked and not updated all the same, as where a trigger says so, comes without a time of its close.
 WITH _wanted AS (
     SELECT * FROM unnest({key_arrays}, %(versions)s::bigint[]) AS _wanted ({keys}, _version)
 ),
@@ -22,7 +23,7 @@ _closed AS (
     RETURNING {returned_keys}, _locked._column, _locked._deadline, {version} AS _version,
               clock_timestamp() AS _closed_at
 ){keep}
-SELECT {key_outputs}, _deadline, _version, _closed_at FROM _closed
+SELECT {key_outputs}, _locked._deadline, _closed._version, _closed_at FROM _locked LEFT JOIN _closed USING ({keys})
 
 -- name: make_closed
 -- The relation that the SQL of close.also reads, of the watched table's own types; gone at the end of the transaction.
@@ -57,6 +58,10 @@ FETCH FIRST {page_rows} ROWS WITH TIES
 -- by the column; where clocks are changed its order is not quite that of the instants.
 {column} {after} {first} AND {column} <= {last}
     AND {deadline} {after_exactly} %(after)s AND {deadline} <= %(through)s
+
+-- name: takes_writes
+-- Whether a transaction may write: neither a standby, nor default_transaction_read_only.
+SELECT NOT current_setting('transaction_read_only')::boolean
 
 -- name: read_clock
 -- The database's clock.

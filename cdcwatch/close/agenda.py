@@ -193,12 +193,13 @@ class Agenda:
             self._leader_wakes.notify()
             self._follower_wakes.notify()
 
-    def doubt(self, batch: Sequence[Due]) -> None:
-        """Hands a batch back of which nobody knows whether it is closed."""
+    def doubt(self, batch: Sequence[Due], *, broke: bool = False) -> list[Unclosed]:
+        """Hands a batch back of which nobody knows whether it is closed: see `Closer.doubt`."""
         with self._lock:
-            self._closer.doubt(batch, self._clock.monotonic_us())
+            given_up = self._closer.doubt(batch, self._clock.monotonic_us(), broke=broke)
             self._leader_wakes.notify()
             self._follower_wakes.notify()
+            return given_up
 
     def untold(self, given_up: Sequence[Unclosed]) -> None:
         """Hands back orders that were given up, when no dead letter could be left of them."""

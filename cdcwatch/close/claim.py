@@ -7,7 +7,7 @@ nothing to record. No session state is kept, as in `update`.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
@@ -15,7 +15,8 @@ from cdcwatch import failpoints
 from cdcwatch.close.attempt import Claim, idempotency_key
 from cdcwatch.close.claim_statements import ClaimStatements
 from cdcwatch.close.outcome import Closed, CloseReport, Outcome, Unclosed
-from cdcwatch.close.update import GAVE_WAY, PostgresTable, named
+from cdcwatch.close.update import GAVE_WAY, PostgresTable
+from cdcwatch.database import named
 from cdcwatch.decode.note import PREFIX, CloseFailure
 from cdcwatch.errors import PreconditionError
 from cdcwatch.instant import instant_sql
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.clock import Clock
     from cdcwatch.deadline.schedule import Due
-    from cdcwatch.table import WatchedTable
+    from cdcwatch.table import Key, WatchedTable
 
 INSTALL = "psql -f sql/install.sql, as the table's owner"
+
+# The outside has done its part: what time or room on the server may mend is recorded again, not called for again.
+_HELD: Final = GAVE_WAY | {"57014", "53100", "53200", "58030"}
 
 
 class Ended(NamedTuple):
@@ -118,7 +122,7 @@ class ClaimTable(PostgresTable):
         report.claimed, report.closed = [one.key for one in report.closed], []
         return report
 
-    def _close(self, batch: Sequence[Due]) -> list[Closed]:
+    def _close(self, batch: Sequence[Due]) -> tuple[list[Closed], set[Key]]:
         """One statement. Raises psycopg's errors."""
         table, claim_id, taken_us = self._table, str(uuid.uuid4()), self._clock.monotonic_us()
         rows = (
@@ -144,7 +148,7 @@ class ClaimTable(PostgresTable):
             claims.append(Claim(key, claim_id, 1, same, deadline_us, status, version, taken_us))
             closed.append(Closed(key, deadline_us, version, started_us))
         self._takes.claimed(claims)
-        return closed
+        return closed, set()
 
     def take_over(self, limit: int) -> tuple[list[Claim], int]:
         """Claims that wait for their next attempt, and those of silent holders: they, and how many were silent."""
@@ -190,7 +194,7 @@ class ClaimTable(PostgresTable):
                 found = record(part)
             except psycopg.Error as error:
                 said = named(self._unless_away(error))
-                if len(part) == 1 and error.sqlstate in GAVE_WAY:
+                if len(part) == 1 and error.sqlstate in _HELD:
                     total.held.append(part[0])
                 elif len(part) == 1:
                     total.refused.append(part[0]._replace(error=said))

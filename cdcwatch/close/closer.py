@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cdcwatch.close.outcome import Action, Outcome, consequence
+from cdcwatch.close.outcome import Action, Outcome, Unclosed, consequence
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cdcwatch.close.outcome import CloseReport, Unclosed
+    from cdcwatch.close.outcome import CloseReport
     from cdcwatch.deadline.schedule import Due, Schedule
     from cdcwatch.table import Key
 
@@ -27,6 +27,9 @@ Update = tuple["Key", int | None, int]
 _SECOND_US: Final = 1_000_000
 _STALE_RETRIES: Final = 64
 _MOST_DOUBLINGS: Final = 20
+# Into so many parts go orders of which one may break the connection: each time that costs, at worst, a time limit.
+_PARTS: Final = 8
+BROKE: Final = "the connection broke"
 
 
 class Backoff(NamedTuple):
@@ -71,6 +74,12 @@ class _Retry(NamedTuple):
     """Monotonic; None while it is being tried."""
     since_us: int
     """Monotonic, of the first of them."""
+    doubts: int = 0
+    """How often the connection broke over it and whatever shared its batch."""
+    breaks: int = 0
+    """How often over it alone."""
+    company: int = 0
+    """The largest batch it may be part of; 0: any."""
 
 
 class Closer:
@@ -246,21 +255,55 @@ class Closer:
             self._in_flight.discard(due.key)
             self._give_back(due, self._retries.get(due.key), monotonic_us)
 
-    def doubt(self, batch: Iterable[Due], monotonic_us: int) -> None:
-        """Takes a batch back of which nobody knows whether it is closed: it is tried again, which tells."""
+    def doubt(self, batch: Sequence[Due], monotonic_us: int, *, broke: bool = False) -> list[Unclosed]:
+        """Takes a batch back of which nobody knows whether it is closed: it is tried again, which tells.
+
+        `broke`: the connection broke over it. From the second time on one of them may be what breaks it, and they come
+        in ever smaller batches, with pauses. Given back: an order that has now broken it alone as often as is allowed.
+        """
+        random = self._random() if broke else 0.0  # one for all, so that they come back together
+        given_up: list[Unclosed] = []
         for due in batch:
             self._in_flight.discard(due.key)
             if due.key in self._found:
                 self._found[due.key] = True
-            if due.key not in self.schedule:
-                self._retry(_Retry(due, None, 0, monotonic_us, monotonic_us))
+            if due.key in self.schedule:
+                continue
+            known = self._retries.get(due.key) or _Retry(due, None, 0, None, monotonic_us)
+            doubted = known._replace(outcome=None, attempts=0, at_us=monotonic_us, since_us=monotonic_us)
+            if broke:
+                doubted = self._broken(doubted, len(batch), random)
+                if doubted.breaks == self._attempts:
+                    given_up.append(Unclosed(due, Outcome.FAILED, None, BROKE))
+            self._retry(doubted)
+        return given_up
 
     def untold(self, given_up: Iterable[Unclosed], monotonic_us: int) -> None:
         """No dead letter could be left of these: they fail once more first."""
         for unclosed in given_up:
             if unclosed.due.key in self._retries:
+                known = self._retries[unclosed.due.key]
                 at_us = monotonic_us + FAILED_BACKOFF.delay_us(1, self._random())
-                self._retry(_Retry(unclosed.due, Outcome.FAILED, self._attempts - 1, at_us, monotonic_us))
+                attempts, breaks = (min(count, self._attempts - 1) for count in (known.attempts, known.breaks))
+                self._retry(known._replace(attempts=attempts, breaks=breaks, at_us=at_us))
+
+    def _broken(self, doubted: _Retry, together: int, random: float) -> _Retry:
+        """As it is to be tried again after the connection broke over it and others, `together` of them."""
+        doubts = doubted.doubts + 1
+        breaks = doubted.breaks + (together == 1)
+        if doubts == 1:
+            return doubted._replace(doubts=doubts, breaks=breaks)
+        company, pause_us = max(1, together // _PARTS), LOCKED_BACKOFF.delay_us(doubts, random)
+        outcome, attempts = doubted.outcome, doubted.attempts
+        if breaks >= self._attempts:
+            # Whatever the stream says of it now is news, and no echo.
+            outcome, attempts, pause_us = Outcome.FAILED, breaks, GIVEN_UP_BACKOFF.delay_us(breaks, random)
+        elif breaks:
+            pause_us = FAILED_BACKOFF.delay_us(breaks, random)
+        at_us = doubted.since_us + pause_us
+        return doubted._replace(
+            outcome=outcome, attempts=attempts, at_us=at_us, doubts=doubts, breaks=breaks, company=company
+        )
 
     def _give_back(self, due: Due, before: _Retry | None, monotonic_us: int) -> None:
         if before is not None:
@@ -299,7 +342,10 @@ class Closer:
             backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF
             pause = GIVEN_UP_BACKOFF if is_given_up else backoff
             at_us = monotonic_us + pause.delay_us(attempts, self._random())
-            self._retry(_Retry(verdict.due, outcome, attempts, at_us, since_us))
+            retry = _Retry(verdict.due, outcome, attempts, at_us, since_us)
+            if before is not None and before.doubts:
+                retry = retry._replace(doubts=before.doubts, breaks=before.breaks, company=before.company)
+            self._retry(retry)
             return is_given_up and attempts == self._attempts
         return False
 
@@ -334,6 +380,10 @@ class Closer:
             at_us = self._next_retry_us()
             if at_us is None or at_us > monotonic_us:
                 break
+            company = self._retries[self._retry_heap[0][1]].company or limit
+            if len(batch) >= company:
+                break
+            limit = min(limit, company)
             _, key = heappop(self._retry_heap)
             # It stays known while in flight, for its number of attempts and for the word of the stream.
             taken = self._retries[key]._replace(at_us=None)

@@ -35,7 +35,8 @@ class Table(Protocol):
     def close(self, batch: Sequence[Due]) -> CloseReport:
         """Closes what of the batch is open, due by the database's clock and unchanged; reports on every order.
 
-        An error leaves it unknown whether the batch was closed; to close it again is safe.
+        An error leaves it unknown whether the batch was closed; to close it again is safe. ConnectionBrokeError: the
+        connection worked before this; one of the batch may be what breaks it.
         """
 
     def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:

@@ -17,10 +17,10 @@ from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.statements import CloseStatements
 from cdcwatch.close.table import Overdue, OverduePage
-from cdcwatch.database import Instant, MangledText, connect, explain
+from cdcwatch.database import Instant, MangledText, NoAnswerError, connect, explain, named
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.decode.note import PREFIX, CloseFailure
-from cdcwatch.errors import UnavailableError
+from cdcwatch.errors import ConnectionBrokeError, UnavailableError
 from cdcwatch.instant import DAY_US, FIRST_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
 from cdcwatch.table import canonical_key, key_texts
@@ -42,15 +42,22 @@ _CHUNK_ROWS: Final = 2_000
 # The statements that one batch may cost when orders in it fail: enough to single out 1 in 20 of 500. Bounded, so that
 # what was closed is reported, and what became due meanwhile gets its turn.
 _BISECT_STATEMENTS: Final = 256
+# And how long, once some of it was settled.
+_BISECT_US: Final = 10_000_000
+# Statements that fail after longer are few rather than short: a time limit, a lock that was waited for.
+_SLOW_US: Final = 200_000
+_SLOW_PARTS: Final = 8
 # How long a closing statement may take: a batch takes milliseconds, so this is a connection that nothing comes out of.
 _ANSWER_TIMEOUT_S: Final = 15.0
 
-# Nothing is wrong with the order: another transaction was in the way, or the server was too slow.
-GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03", "57014"})
-# A right, a table or a column that is gone: every order meets it, and nothing is learnt from giving each of them up.
-_TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703"})
+# Nothing is wrong with the order: another transaction was in the way.
+GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03"})
+# A right, a table or a column that is gone; the server's disk full, its memory, its files: every order meets it, and
+# nothing is learnt from giving each of them up.
+_TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703", "53100", "53200", "58030"})
 _READ_ONLY: Final = "25006"
-_AWAY_CLASSES: Final = frozenset({"08", "53", "57", "58"})
+_ENDED: Final = frozenset({"FATAL", "PANIC"})
+_PASSED_OVER: Final = "the UPDATE changed no row: a trigger?"
 
 
 class PostgresTable:
@@ -86,11 +93,19 @@ class PostgresTable:
         return DISORDER_US if self._table.zone else 0
 
     def connect(self) -> None:
-        """Connects; nothing when connected. UnavailableError, ConfigurationError or PreconditionError."""
+        """Connects; nothing when connected. UnavailableError, ConfigurationError or PreconditionError.
+
+        Asks something, too: a pooler lets in before it has a server, and no order should be what finds that out.
+        """
         if self._connection is None:
             self._connection = connect(
                 self._dsn, application_name=self._application_name, answer_timeout_s=self._answer_timeout_s
             )
+            try:
+                self._rows(query("close", "read_clock"))
+            except BaseException:
+                self.disconnect()
+                raise
 
     def disconnect(self) -> None:
         """Lets the connection go, broken or not."""
@@ -100,39 +115,50 @@ class PostgresTable:
                 connection.close()
 
     def close(self, batch: Sequence[Due]) -> CloseReport:
-        """Closes a batch; halves it when it fails, until what fails stands alone.
+        """Closes a batch; halves it when it fails (or eighths, when that took long), until what fails stands alone.
 
         What that leaves no time for is deferred: an order is never called failed for the company it was in.
-        UnavailableError when the connection is lost or the server takes no writes.
+        ConnectionBrokeError when the connection is lost, UnavailableError when the server takes no writes. Any other
+        error is taken for that of an order: a trigger may raise every SQLSTATE, those of foreign servers too.
         """
         report = CloseReport()
+        began_us = self._clock.monotonic_us()
         passed: list[Due] = []
         parts: list[Sequence[Due]] = [batch] if batch else []
         statements = 0
         while parts:
             part = parts.pop()
-            if statements >= _BISECT_STATEMENTS:
+            begun_us = self._clock.monotonic_us()
+            is_late = begun_us - began_us > _BISECT_US
+            if statements >= _BISECT_STATEMENTS or (is_late and (report.closed or report.unclosed)):
                 report.unclosed += [Unclosed(due, Outcome.DEFERRED) for due in part]
                 continue
             statements += 1
             try:
                 failpoints.reached("close.begun", len(part))
-                closed = self._close(part)
+                closed, passed_over = self._close(part)
                 failpoints.reached("close.committed", len(part))
             except psycopg.Error as error:
                 report.error = said = named(self._unless_away(error))
-                if error.sqlstate in GAVE_WAY:
-                    report.unclosed += [Unclosed(due, Outcome.LOCKED) for due in part]
-                elif len(part) == 1:
+                if len(part) > 1:
+                    is_slow = self._clock.monotonic_us() - begun_us > _SLOW_US
+                    smaller = _divided(part, _SLOW_PARTS if is_slow else 2)
+                    # What hangs makes the others wait: they go first. Unless all is slow, when one must come to an end.
+                    parts = [*smaller, *parts] if is_slow and not is_late else parts + smaller
+                elif error.sqlstate in GAVE_WAY:
+                    report.unclosed.append(Unclosed(part[0], Outcome.LOCKED))
+                else:
                     is_tables_fault = error.sqlstate in _TABLES_FAULT
                     report.unclosed.append(Unclosed(part[0], Outcome.FAILED, None, said, is_tables_fault))
-                else:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
             else:
                 report.closed += closed
-                if len(closed) < len(part):
-                    keys = {one.key for one in closed}
+                if passed_over:
+                    report.error = _PASSED_OVER
+                    report.unclosed += [
+                        Unclosed(due, Outcome.FAILED, None, _PASSED_OVER) for due in part if due.key in passed_over
+                    ]
+                if len(closed) + len(passed_over) < len(part):
+                    keys = passed_over.union(one.key for one in closed)
                     passed += [due for due in part if due.key not in keys]
         if passed:
             report.unclosed += self._read_again(passed)
@@ -213,26 +239,30 @@ class PostgresTable:
             _log.warning("%d open orders have a key that is no UTF-8: they can't be closed", len(rows) - len(named))
         return named
 
-    def _close(self, batch: Sequence[Due]) -> list[Closed]:
-        """One statement, or one transaction with `also`. Raises psycopg's errors."""
+    def _close(self, batch: Sequence[Due]) -> tuple[list[Closed], set[Key]]:
+        """One statement, or one transaction with `also`; what was closed, and what was locked and yet not changed.
+
+        Raises psycopg's errors.
+        """
         connection = self._connected()
         parameters = self._statements.close_parameters(batch)
         if not self._also:
             return self._close_rows(connection, parameters)
         with connection.transaction():
             connection.execute(self._statements.make_closed, {})
-            closed = self._close_rows(connection, parameters)
+            closed, passed_over = self._close_rows(connection, parameters)
             if closed:
                 # Without parameters and in text: the simple protocol, which takes several statements.
                 connection.execute(self._also)
             failpoints.reached("close.uncommitted", len(closed))
-        return closed
+        return closed, passed_over
 
     def _close_rows(
         self, connection: psycopg.Connection[tuple[Any, ...]], parameters: Mapping[str, object]
-    ) -> list[Closed]:
+    ) -> tuple[list[Closed], set[Key]]:
         rows = connection.execute(self._statements.close_batch, parameters, binary=True).fetchall()
-        return [Closed(self._key(row), *row[-3:]) for row in rows]
+        closed = [Closed(self._key(row), *row[-3:]) for row in rows if row[-1] is not None]
+        return closed, {self._key(row) for row in rows if row[-1] is None} if len(closed) < len(rows) else set()
 
     def _read_again(self, passed: Sequence[Due]) -> list[Unclosed]:
         rows = self._rows(self._statements.read_again, self._statements.key_parameters(due.key for due in passed))
@@ -246,7 +276,7 @@ class PostgresTable:
         try:
             return self._connected().execute(statement, parameters, binary=True).fetchall()
         except psycopg.Error as error:
-            raise explain(self._unless_away(error)) from error
+            raise explain(self._unless_away(error), named(error)) from error
 
     def _key(self, row: Sequence[Any]) -> Key:
         if self._table.has_integer_key:
@@ -260,22 +290,28 @@ class PostgresTable:
         return self._connection
 
     def _unless_away(self, error: psycopg.Error) -> psycopg.Error:
-        """The error, unless it means that the database is away: then UnavailableError."""
-        state = error.sqlstate or ""
-        if state == _READ_ONLY:
+        """The error, unless it shows that the database is away, which the connection decides: then UnavailableError.
+
+        Not the SQLSTATE: a trigger raises 08001 when *its* server is away, and 25006 for reasons of its own.
+        """
+        lost = self._connection is None or self._connection.closed
+        if lost or error.diag.severity_nonlocalized in _ENDED:
+            why = f": {named(error)}" if error.sqlstate else f": {error}" if isinstance(error, NoAnswerError) else ""
+            raise ConnectionBrokeError(
+                f"PostgreSQL: the connection broke{why}", remedy="see that the server is up and reachable"
+            ) from error
+        if error.sqlstate == _READ_ONLY and not self._takes_writes():
             raise UnavailableError(
                 "PostgreSQL: this server takes no writes", remedy="name the primary: target_session_attrs=read-write"
             ) from error
-        lost = self._connection is None or self._connection.closed
-        if lost or (state[:2] in _AWAY_CLASSES and state not in GAVE_WAY):
-            explained = explain(error)
-            raise UnavailableError(str(explained), remedy=explained.remedy) from error
         return error
 
+    def _takes_writes(self) -> bool:
+        ((takes_writes,),) = self._rows(query("close", "takes_writes"))
+        return bool(takes_writes)
 
-def named(error: psycopg.Error) -> str:
-    """The SQLSTATE, its name and the constraint: the message itself may quote the row."""
-    constraint = f", constraint {error.diag.constraint_name}" if error.diag.constraint_name else ""
-    # Class 42: a column or a right that is gone, an identity that doesn't fit. The table or the role, not the order.
-    remedy = "; see `cdcwatch check`" if (error.sqlstate or "").startswith("42") else ""
-    return f"SQLSTATE {error.sqlstate} ({type(error).__name__}{constraint}){remedy}"
+
+def _divided(part: Sequence[Due], into: int) -> list[Sequence[Due]]:
+    """Its parts, the first one last."""
+    size = -(-len(part) // into)
+    return [part[start : start + size] for start in range(0, len(part), size)][::-1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from cdcwatch import failpoints
 from cdcwatch.close.agenda import Work
 from cdcwatch.close.closer import ATTEMPTS, Backoff
-from cdcwatch.errors import CdcwatchError
+from cdcwatch.errors import CdcwatchError, ConnectionBrokeError
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -225,6 +225,11 @@ class Workers:
             raise
         try:
             report = table.close(batch)
+        except ConnectionBrokeError:
+            given_up = self._agenda.doubt(batch, broke=True)
+            if given_up:
+                self._tell_on_another(table, given_up)
+            raise
         except BaseException:
             self._agenda.doubt(batch)
             raise
@@ -236,6 +241,16 @@ class Workers:
         elif report.error:
             log.warning("%s not closed for now: %s", counted(len(report.unclosed), "order"), report.error)
         return settled.stalled
+
+    def _tell_on_another(self, table: Table, given_up: list[Unclosed]) -> None:
+        """Tells of orders that broke the connection, on a new one."""
+        try:
+            table.disconnect()
+            table.connect()
+        except BaseException:
+            self._agenda.untold(given_up)
+            raise
+        self._tell_given_up(table, given_up)
 
     def _tell_given_up(self, table: Table, given_up: list[Unclosed]) -> None:
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from cdcwatch.close.outcome import Outcome
 from cdcwatch.deadline.schedule import Due
-from cdcwatch.errors import UnavailableError
+from cdcwatch.errors import ConnectionBrokeError, UnavailableError
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, instant_sql
 from tests.fakes.table import FakeClock, FakeDatabase, FakeRow, FakeTable
 from tests.orders import Orders
@@ -34,6 +34,9 @@ class FakeWorld:
 
     def refuse(self, *keys):
         self.database.poison |= set(keys)
+
+    def breaks(self, key):
+        self.database.breaking.add(key)
 
     @contextmanager
     def held(self, key):
@@ -72,6 +75,13 @@ class PostgresWorld:
     def refuse(self, *keys):
         self.orders.connection.execute(
             f"ALTER TABLE orders ADD CONSTRAINT refused CHECK (status <> 'expired' OR id NOT IN ({', '.join(map(str, keys))}))"
+        )
+
+    def breaks(self, key):
+        self.orders.connection.execute(
+            "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN new; END $$;"
+            f" CREATE TRIGGER breaks BEFORE UPDATE ON orders FOR EACH ROW WHEN (new.id = {key}) EXECUTE FUNCTION breaks()"
         )
 
     @contextmanager
@@ -161,6 +171,19 @@ def test_an_order_whose_close_fails_stands_alone(world):
     assert all(unclosed.error and not unclosed.is_tables_fault for unclosed in report.unclosed)
     assert world.status(7) == "pending"
     world.table.tell_given_up(report.unclosed, 8)
+
+
+def test_an_order_that_breaks_the_connection_does_so_with_its_batch(world):
+    past_us = world.now_us - 1000
+    for key in (1, 2):
+        world.put(key, past_us)
+    world.breaks(2)
+    with pytest.raises(ConnectionBrokeError):
+        world.table.close([Due(1, past_us, 0), Due(2, past_us, 0)])
+    assert world.status(1) == "pending"
+    world.table.disconnect()
+    world.table.connect()
+    assert len(world.table.close([Due(1, past_us, 0)]).closed) == 1
 
 
 def test_nothing_to_close(world):

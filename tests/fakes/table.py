@@ -10,7 +10,7 @@ from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.table import Overdue, OverduePage
 from cdcwatch.deadline.schedule import Due
-from cdcwatch.errors import UnavailableError
+from cdcwatch.errors import ConnectionBrokeError, UnavailableError
 from cdcwatch.instant import INFINITY_US
 from cdcwatch.table import Column, WatchedTable
 
@@ -59,6 +59,8 @@ class FakeDatabase:
     locked: set[Key] = field(default_factory=set)
     poison: set[Key] = field(default_factory=set)
     """Orders whose close raises an error."""
+    breaking: set[Key] = field(default_factory=set)
+    """Orders whose close breaks the connection, without being done."""
     is_up: bool = True
     cuts_after_close: int = 0
     """So many closes are done, and then the connection breaks before the answer."""
@@ -92,6 +94,9 @@ class FakeTable:
         report = CloseReport()
         with database.lock:
             self._check(connected=True)
+            if any(due.key in database.breaking for due in batch):
+                self.is_connected = False
+                raise ConnectionBrokeError("broken", remedy="none")
             for due in batch:
                 row = database.rows.get(due.key)
                 current = row and CurrentRow(row.status, row.version, row.deadline_us, self._is_due(row))
@@ -110,7 +115,7 @@ class FakeTable:
             if database.cuts_after_close:
                 database.cuts_after_close -= 1
                 self.is_connected = False
-                raise UnavailableError("cut before the answer", remedy="none")
+                raise ConnectionBrokeError("cut before the answer", remedy="none")
         return report
 
     def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:

@@ -18,6 +18,7 @@ from cdcwatch.close.window import Window
 from cdcwatch.close.workers import NoObserver, Workers
 from cdcwatch.database import Instant
 from cdcwatch.deadline.schedule import Due, Schedule
+from cdcwatch.errors import ConnectionBrokeError, UnavailableError
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 from cdcwatch.table import Column
 from tests import services
@@ -552,3 +553,103 @@ def test_no_session_state_is_left(orders_of):
     assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
     assert connection.execute("SELECT to_regclass('pg_temp.closed')").fetchone() == (None,)
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def refuse(orders, raising, key):
+    """The close of `key` does `raising`, the others' do nothing."""
+    orders.connection.execute(
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF new.id = {key} THEN {raising}; END IF; RETURN new; END $$;"
+        " CREATE OR REPLACE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "is_tables_fault"),
+    [
+        ("08001", Outcome.FAILED, False),
+        ("08006", Outcome.FAILED, False),
+        ("25006", Outcome.FAILED, False),
+        ("53400", Outcome.FAILED, False),
+        ("57014", Outcome.FAILED, False),
+        ("57P01", Outcome.FAILED, False),
+        ("53100", Outcome.FAILED, True),
+        ("53200", Outcome.FAILED, True),
+        ("58030", Outcome.FAILED, True),
+        ("40001", Outcome.LOCKED, False),
+        ("40P01", Outcome.LOCKED, False),
+        ("55P03", Outcome.LOCKED, False),
+    ],
+)
+def test_what_an_order_raises_is_its_own_while_the_connection_lives(orders_of, state, outcome, is_tables_fault):
+    orders, table = orders_of()
+    orders.insert(*range(9))
+    refuse(orders, f"RAISE 'secret' USING ERRCODE = '{state}'", 4)
+    report = table.close(all_open(table))
+    assert sorted(one.key for one in report.closed) == [0, 1, 2, 3, 5, 6, 7, 8]
+    (unclosed,) = report.unclosed
+    assert (unclosed.due.key, unclosed.outcome, unclosed.is_tables_fault) == (4, outcome, is_tables_fault)
+    assert state in report.error
+    assert "secret" not in report.error
+
+
+def test_a_row_that_a_trigger_keeps_from_the_update_has_failed(orders_of, database):
+    orders, table = orders_of()
+    orders.insert(1, 2, 3)
+    refuse(orders, "RETURN NULL", 2)
+    batch = all_open(table)
+    with database.connect(autocommit=False) as payer:
+        payer.execute("SELECT FROM orders WHERE id = 3 FOR UPDATE")
+        report = table.close(batch)
+    assert [one.key for one in report.closed] == [1]
+    assert {one.due.key: one.outcome for one in report.unclosed} == {2: Outcome.FAILED, 3: Outcome.LOCKED}
+    assert report.error == "the UPDATE changed no row: a trigger?"
+
+
+def test_a_server_that_takes_no_writes_is_away(orders_of):
+    orders, table = orders_of()
+    orders.insert(1)
+    batch = all_open(table)
+    table._connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(UnavailableError, match="takes no writes") as caught:
+        table.close(batch)
+    assert not isinstance(caught.value, ConnectionBrokeError), "no order is suspected for it"
+
+
+def test_a_broken_connection_is_told_without_the_servers_words(orders_of):
+    orders, table = orders_of()
+    orders.insert(1)
+    refuse(orders, "PERFORM pg_terminate_backend(pg_backend_pid())", 1)
+    with pytest.raises(ConnectionBrokeError) as caught:
+        table.close(all_open(table))
+    assert str(caught.value) == "PostgreSQL: the connection broke: SQLSTATE 57P01 (AdminShutdown)"
+
+
+def test_a_statement_that_was_given_up_is_cancelled_and_its_locks_are_gone(orders_of, database):
+    orders, _ = orders_of()
+    orders.insert(1)
+    hanging = orders.open_table(answer_timeout_s=0.5)
+    batch = all_open(hanging)
+    refuse(orders, "PERFORM pg_sleep(600)", 1)
+    with pytest.raises(ConnectionBrokeError, match="no answer"):
+        hanging.close(batch)
+    active = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%%_wanted%%'"
+    with database.connect() as connection:
+        wait_until(
+            lambda: connection.execute(active + " AND pid <> pg_backend_pid()", []).fetchone() == (0,), 10, "cancelled"
+        )
+
+
+def test_what_is_slow_to_fail_makes_the_others_wait_for_a_few_of_its_statements_only(orders_of, monkeypatch):
+    orders, table = orders_of()
+    orders.insert(*range(100))
+    refuse(orders, "PERFORM pg_sleep(0.3); RAISE 'slow'", 3)
+    calls = []
+    close = table._close
+    monkeypatch.setattr(table, "_close", lambda part: calls.append([due.key for due in part]) or close(part))
+    report = table.close(all_open(table))
+    assert (len(report.closed), [one.due.key for one in report.unclosed]) == (99, [3])
+    assert [len(part) for part in calls if 3 in part] == [100, 13, 2, 1]
+    assert [len(part) for part in calls[1:8]] == [13, *[13] * 6], (
+        "the seven others of the eighths go before its own parts"
+    )

@@ -15,7 +15,7 @@ from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.deadline.schedule import Schedule
 from cdcwatch.decode.change import Row
 from cdcwatch.decode.wal2json import Wal2JsonDecoder
-from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.errors import CdcwatchError, ConnectionBrokeError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress, SnapshotMark
 from cdcwatch.handoff.sink import FencedError
@@ -225,9 +225,9 @@ class SimProcess:
             return True
         try:
             report = self._table.close(batch)
-        except UnavailableError:
+        except UnavailableError as error:
             self._table.disconnect()
-            self.agenda.doubt(batch)
+            self.agenda.untold(self.agenda.doubt(batch, broke=isinstance(error, ConnectionBrokeError)))
         else:
             self.agenda.settle(report)
         return True

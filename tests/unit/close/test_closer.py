@@ -353,3 +353,65 @@ def test_a_claim_recovers_and_what_was_put_off_is_still_to_be_tried(closer):
     assert (closer.recovered, closer.untried) == (1, 1)
     assert not closer.knows(dues[0], NOW_US)
     assert closer.knows(dues[1], NOW_US)
+
+
+def breaking_until_given_up(closer, keys, breaker, attempts_at_most=60):
+    """Batches in their order, each broken that holds the breaker and closed otherwise; when the breaker was given up."""
+    at_us, batches, given_up = 0, [], []
+    closer.apply([(key, NOW_US, 0) for key in keys])
+    while not given_up and len(batches) < attempts_at_most:
+        batch = closer.take(NOW_US, at_us, 500)
+        if not batch:
+            pause_us = closer.delay_us(NOW_US, at_us)
+            assert pause_us, "never at once after a doubt or two"
+            at_us += pause_us
+            continue
+        batches.append([due.key for due in batch])
+        if breaker in batches[-1]:
+            given_up = closer.doubt(batch, at_us, broke=True)
+        else:
+            closer.settle(CloseReport(closed=[Closed(due.key, due.deadline_us, 1, NOW_US) for due in batch]), at_us)
+    return batches, given_up, at_us
+
+
+def test_what_breaks_the_connection_is_singled_out_and_given_up():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    batches, given_up, at_us = breaking_until_given_up(closer, range(100), 25)
+    assert [(one.due.key, one.outcome, one.error) for one in given_up] == [(25, Outcome.FAILED, "the connection broke")]
+    assert [len(batch) for batch in batches if 25 in batch] == [100, 100, 12, 1, 1, 1]
+    assert len(closer) == 1, "the others are closed"
+    assert closer.delay_us(NOW_US, at_us) == pytest.approx(GIVEN_UP_BACKOFF.first_us, rel=0.01)
+    at_us += GIVEN_UP_BACKOFF.first_us
+    assert closer.doubt(closer.take(NOW_US, at_us, 500), at_us, broke=True) == [], "told already"
+    closer.apply([(25, None, 1)])
+    assert len(closer) == 0, "the stream's word is no echo of ours by now"
+
+
+def test_a_break_untold_is_told_after_the_next_one():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    _, given_up, at_us = breaking_until_given_up(closer, [1], 1)
+    closer.untold(given_up, at_us)
+    at_us += closer.delay_us(NOW_US, at_us)
+    assert closer.doubt(closer.take(NOW_US, at_us, 500), at_us, broke=True) == given_up
+
+
+def test_being_locked_by_its_own_broken_attempt_ends_no_suspicion():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=3)
+    due, at_us = take_one(closer), 0
+    for broken in range(1, 4):
+        assert len(closer.doubt([due], at_us, broke=True)) == (broken == 3)
+        at_us += closer.delay_us(NOW_US, at_us)
+        if broken < 3:
+            assert closer.take(NOW_US, at_us, 10) == [due]
+            closer.settle(report(due, Outcome.LOCKED), at_us)
+            at_us += closer.delay_us(NOW_US, at_us)
+            assert closer.take(NOW_US, at_us, 10) == [due]
+
+
+def test_a_doubt_without_a_break_leads_to_no_suspicion():
+    closer = Closer(Schedule(window_end_us=10**18), random=lambda: 0.999_999, attempts=2)
+    closer.apply([(key, NOW_US, 0) for key in range(20)])
+    for at_us in range(10):
+        batch = closer.take(NOW_US, at_us, 500)
+        assert len(batch) == 20
+        assert closer.doubt(batch, at_us) == []

@@ -35,6 +35,7 @@ class World:
         self.outcomes = Counter()
         self.measured = 0
         self.lost = 0
+        self.given_up_orders = 0
         self.window = Window(self.agenda, self.make_table(), self.clock, horizon_us=HORIZON_US, max_entries=max_entries)
         self.workers = Workers(
             self.agenda, self.make_table, self.clock, concurrency=concurrency, batch_rows=10, observer=self
@@ -53,6 +54,9 @@ class World:
 
     def batch_settled(self, outcomes, lateness_us, batch_us):
         self.outcomes.update(outcomes)
+
+    def given_up(self, count):
+        self.given_up_orders += count
 
     def clock_measured(self, *, database_us, uncertainty_us, jumped):
         self.measured += 1
@@ -214,6 +218,22 @@ def test_a_close_whose_answer_was_lost_is_not_done_twice(world):
     wait_until(lambda: world.outcomes[Outcome.FOUND_CLOSED] == 1, 20, "found to be our own close")
     assert len(world.database.closes) == 1
     assert len(world.agenda) == 0
+
+
+def test_an_order_that_breaks_every_connection_is_told_on_a_new_one_and_the_others_are_closed(world, caplog):
+    world.closer._attempts = 2
+    world.agenda.extend_window(world.database.now_us)
+    for key in range(10):
+        world.database.rows[key] = FakeRow("pending", world.database.now_us)
+    world.database.breaking.add(7)
+    world.agenda.apply([(key, world.database.now_us, 0) for key in range(10)])
+    world.workers.start()
+    wait_until(lambda: world.pass_time(SECOND_US // 10) or world.database.given_up, 60, "given up")
+    assert [(key, error) for key, _, error in world.database.given_up] == [(7, "the connection broke")]
+    wait_until(lambda: len(world.database.closes) == 9, 20, "the others are closed")
+    wait_until(lambda: world.given_up_orders == 1, 20, "counted")
+    assert len(world.agenda) == 1
+    assert "a close worker failed" not in caplog.text
 
 
 def test_a_mistake_of_ours_ends_no_worker(world, monkeypatch, caplog):
