@@ -47,6 +47,8 @@ _REFUSED = (
 )
 
 _NO_TLS: Final = "the server's side: ssl = on with ssl_cert_file and ssl_key_file; ours: sslmode in the DSN"
+# What libpq says of a value that it can't use.
+_INVALID: Final = re.compile(r"invalid (\S+ value|port number|integer value)")
 # What else ends a connection in the making, with a remedy of its own: no retry helps, as with a wrong password.
 _BARRED: Final = (
     (
@@ -322,6 +324,8 @@ def explain(error: psycopg.Error, said: str = "") -> CdcwatchError:
         return PreconditionError(
             f"PostgreSQL: {said}", remedy="connect directly, past the pooler: set postgres.replication_dsn"
         )
+    if not state and _INVALID.search(said):
+        return ConfigurationError(f"PostgreSQL: {said}", remedy="mend postgres.dsn, or the PG… variable it comes from")
     if not state:
         barred = next((remedy for text, remedy in _BARRED if text.search(said)), None)
         if barred is not None:

@@ -84,8 +84,11 @@ def _print(story: "OrderStory") -> None:
 
 
 def _event_row(event: dict[str, Any]) -> tuple[str, str, str]:
+    from cdcwatch.deadline.event import GAP_TYPE
+
     data = event.get("data") or {}
     kind = str(event.get("type", "")).removeprefix("deadline.")
-    reason = f" ({data['reason']})" if data.get("reason") else ""
+    # A gap's is a sentence, and no order's own: `events` shows it.
+    reason = f" ({data['reason']})" if data.get("reason") and kind != GAP_TYPE else ""
     mark = " [snapshot]" if data.get("snapshot") else ""
     return str(event.get("time", "")), f"{kind}{reason}{mark}", str(data.get("deadline") or "-")

@@ -14,6 +14,7 @@ import typer
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import bytes_text, clipped, coloured, duration_text, print_json, table_text
 from cdcwatch.errors import CheckFailedError
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.inspection.state import SlotState, Watcher
@@ -174,7 +175,7 @@ def _run(
     alarms = [alarm for state in states for alarm in state.alarms]
     if alarms and not watch:
         raise CheckFailedError(
-            alarms[0].message + (f" (and {len(alarms) - 1} more alarms)" if len(alarms) > 1 else ""),
+            alarms[0].message + (f" (and {counted(len(alarms) - 1, 'more alarm')})" if len(alarms) > 1 else ""),
             remedy=alarms[0].remedy,
         )
 
@@ -246,7 +247,9 @@ def _print_status(state: "SlotState") -> None:
         "read by": found.owner + idle,
         "confirmed_flush_lsn": f"{found.confirmed_flush_lsn} ({bytes_text(found.lag_bytes)} behind)",
         "topic's flush_lsn": _topic_text(state),
-        "restart_lsn": f"{found.restart_lsn} ({bytes_text(found.retained_bytes)} retained)",
+        "restart_lsn": "none: the slot is lost"
+        if found.restart_lsn is None
+        else f"{found.restart_lsn} ({bytes_text(found.retained_bytes)} retained)",
         "wal_status": found.wal_status or "unknown",
         "safe_wal_size": "no limit" if found.keep_bytes is None else bytes_text(found.safe_wal_bytes),
         "catalog_xmin": f"{found.catalog_xmin_age} transactions old" if found.catalog_xmin_age is not None else "none",

@@ -120,6 +120,8 @@ def explain_kafka(error: KafkaError) -> CdcwatchError:
         )
     if code in _UNFIT:
         return PreconditionError(f"Kafka: {said}", remedy=_UNFIT[code])
+    if code == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  librdkafka counts: "0/1 brokers are down"
+        said = "no broker can be reached, or none speaks the security.protocol of [kafka.client]"
     return UnavailableError(
         f"Kafka: {said}", remedy=_AWAY.get(code, "see that the brokers in kafka.bootstrap_servers are up")
     )
