@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -46,6 +45,7 @@ _REFUSED = (
     (re.compile(r"database .* does not exist"), "3D000"),
 )
 
+_CANCEL_TIMEOUT_S: Final = 1.0
 _NO_TLS: Final = "the server's side: ssl = on with ssl_cert_file and ssl_key_file; ours: sslmode in the DSN"
 # What libpq says of a value that it can't use.
 _INVALID: Final = re.compile(r"invalid (\S+ value|port number|integer value)")
@@ -173,15 +173,12 @@ class BoundedConnection(psycopg.Connection[_Row]):
     def _give_up(self) -> None:
         """Closes, and lets the server know, if it lives: a statement that hangs would keep its locks.
 
-        In a thread of its own, as a cancel has no time limit. https://www.postgresql.org/docs/current/libpq-cancel.html
+        Never by PQcancel, which waits without an end and holds up every thread of the process meanwhile.
+        https://www.postgresql.org/docs/current/libpq-cancel.html
         """
-        cancel = self.pgconn.get_cancel()
-
-        def tell() -> None:
+        if psycopg.capabilities.has_cancel_safe():
             with contextlib.suppress(psycopg.Error):
-                cancel.cancel()
-
-        threading.Thread(target=tell, name="cdcwatch-cancel", daemon=True).start()
+                self.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
         self.close()
 
 

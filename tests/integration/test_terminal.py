@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMMANDS = [
     [],
     ["check"],
+    ["sweep"],
     ["run"],
     ["pending"],
     ["events"],
