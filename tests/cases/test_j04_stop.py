@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import services
-from tests.oracle.subscriber import assert_nothing_confirmed_early, committed_ends
+from tests.oracle.subscriber import assert_nothing_confirmed_early, sent_ends
 from tests.oracle.world import World
 from tests.waiting import wait_until
 
@@ -54,7 +54,7 @@ def test_j04_sigterm_with_a_full_queue_waits_for_the_broker_and_confirms_what_wa
         assert process.wait() == 0
         assert world.confirmed_lsn() > before_lsn, "what had been read is durable and confirmed"
         assert_nothing_confirmed_early(
-            world.records(), world.confirmed_lsn(), committed_ends(world.bootstrap_servers, TOPIC), at="the end"
+            world.records(), world.confirmed_lsn(), sent_ends(world.bootstrap_servers, TOPIC), at="the end"
         )
         with world.running():
             world.wait_confirmed()

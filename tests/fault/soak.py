@@ -27,7 +27,7 @@ from tests import services
 from tests.fault.course import LINKS, Fault, Kind, Round, counted, course
 from tests.fault.proxy import Proxy, before, through
 from tests.oracle.ledger import closes, read_ledger
-from tests.oracle.subscriber import assert_nothing_confirmed_early, committed_ends
+from tests.oracle.subscriber import assert_nothing_confirmed_early, sent_ends
 from tests.oracle.traffic import Traffic
 from tests.oracle.world import World
 from tests.waiting import wait_until
@@ -398,7 +398,7 @@ class Soak:
             return
         confirmed_lsn = self._world.confirmed_lsn()
         with contextlib.suppress(KafkaException):  # a broker that has just come back
-            self._sightings.append((at, confirmed_lsn, committed_ends(self._world.bootstrap_servers, TOPIC)))
+            self._sightings.append((at, confirmed_lsn, sent_ends(self._world.bootstrap_servers, TOPIC)))
 
     # -- when all is well --------------------------------------------------------------------------------------------
 

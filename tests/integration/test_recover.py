@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tests import services
 from tests.command import cdcwatch, run_to_the_end
 from tests.oracle.world import World
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,11 @@ def test_a_slot_that_is_lost_while_run_reads_it_is_recovered(
         world.wait_confirmed()
         known = len(world.records())
         process.signal(signal.SIGSTOP)
+        # Nothing of what follows is on its way to the process already.
+        connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        wait_until(
+            lambda: world.scalar("SELECT NOT bool_or(active) FROM pg_replication_slots"), 20, "nobody reads the slot"
+        )
         connection.execute("UPDATE orders SET expires_at = %s WHERE id = 2", [LATER])
         connection.execute("UPDATE orders SET status = 'paid' WHERE id = 3")
         connection.execute("UPDATE orders SET status = 'expired' WHERE id = 4")

@@ -53,13 +53,13 @@ def _instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _consumer(bootstrap_servers: str) -> Consumer:
+def _consumer(bootstrap_servers: str, isolation_level: str = "read_committed") -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"oracle-{uuid.uuid4().hex}",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation_level,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }
@@ -103,7 +103,20 @@ def read_topic(bootstrap_servers: str, topic: str) -> list[Record]:
 
 def committed_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
     """Partition to the offset up to which a read_committed subscriber can read now."""
-    consumer = _consumer(bootstrap_servers)
+    return _ends(bootstrap_servers, topic, "read_committed")
+
+
+def sent_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
+    """Partition to the offset up to which it holds anything.
+
+    A subscriber sees a transaction's events some moments after its commit was decided and confirmed. Events of one that
+    came to nothing are sent again, further on, so that they can't pass for what was there.
+    """
+    return _ends(bootstrap_servers, topic, "read_uncommitted")
+
+
+def _ends(bootstrap_servers: str, topic: str, isolation_level: str) -> dict[int, int]:
+    consumer = _consumer(bootstrap_servers, isolation_level)
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
