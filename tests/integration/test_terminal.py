@@ -25,6 +25,8 @@ COMMANDS = [
     [],
     ["check"],
     ["sweep"],
+    ["recover"],
+    ["snapshot"],
     ["run"],
     ["pending"],
     ["events"],
