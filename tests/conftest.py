@@ -45,6 +45,14 @@ def own_postgres() -> Iterator[LocalPostgres]:
         yield server
 
 
+@pytest.fixture
+def sparing(own_postgres: LocalPostgres) -> LocalPostgres:
+    """One that keeps hardly any WAL for a slot."""
+    own_postgres.settings |= {"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "wal_keep_size": "0"}
+    own_postgres.restart()
+    return own_postgres
+
+
 @pytest.fixture(scope="session")
 def postgres_18() -> Iterator[LocalPostgres]:
     """A server of PostgreSQL 18 or later, shared: don't stop it; what is reconfigured is set back."""

@@ -15,6 +15,7 @@ QUIET = '[sink]\nkind = "none"\n[telemetry]\nlisten = ""\n'
 """The rest of a configuration that needs no broker and no port."""
 
 if TYPE_CHECKING:
+    from cdcwatch.local import LocalPostgres
     from tests.services import Database
 
 
@@ -51,3 +52,12 @@ def settings_for(database: Database, slot: str, user: str = "", **changes: Any) 
     return Settings(
         postgres=PostgresSettings(dsn=dsn), slot=SlotSettings(name=slot, **changes), sink=SinkSettings(kind="none")
     )
+
+
+def outrun(server: LocalPostgres) -> None:
+    """Writes WAL until no slot that stays can keep up with a server that keeps hardly any."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        for _ in range(6):
+            connection.execute("CREATE TABLE filler AS SELECT 1; DROP TABLE filler")
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("CHECKPOINT")

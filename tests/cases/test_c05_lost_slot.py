@@ -6,38 +6,17 @@ import json
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
 from tests import services
 from tests.command import ORDERS, cdcwatch, write_configuration
 from tests.oracle.world import World
-from tests.slots import QUIET
+from tests.slots import QUIET, outrun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cdcwatch.local import LocalPostgres
     from tests.services import Kafka
-
-
-@pytest.fixture
-def sparing(own_postgres: LocalPostgres) -> Iterator[LocalPostgres]:
-    """A server that keeps hardly any WAL for a slot."""
-    own_postgres.settings["max_slot_wal_keep_size"] = "1MB"
-    own_postgres.settings["max_wal_size"] = "32MB"
-    own_postgres.settings["wal_keep_size"] = "0"
-    own_postgres.restart()
-    return own_postgres
-
-
-def _outrun(server: LocalPostgres) -> None:
-    """Writes WAL until no slot that stays can keep up."""
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        for _ in range(6):
-            connection.execute("CREATE TABLE filler AS SELECT 1; DROP TABLE filler")
-            connection.execute("SELECT pg_switch_wal()")
-        connection.execute("CHECKPOINT")
 
 
 def test_c05_a_lost_slot_is_terminal_for_every_command(sparing: LocalPostgres, tmp_path: Path) -> None:
@@ -45,7 +24,7 @@ def test_c05_a_lost_slot_is_terminal_for_every_command(sparing: LocalPostgres, t
     with psycopg.connect(sparing.dsn(), autocommit=True) as connection:
         connection.execute(ORDERS)
         assert cdcwatch("slot", "create", "-c", shop).code == 0
-    _outrun(sparing)
+    outrun(sparing)
     lost = cdcwatch("slot", "status", "-c", shop)
     assert lost.code == 1, lost
     assert "wal_status            lost" in lost.out
@@ -75,7 +54,7 @@ def test_c05_the_way_out_reads_the_table_again(
             world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (1, '2999-01-01')")
             world.wait_confirmed()
         world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (2, '2999-01-01')")
-        _outrun(sparing)
+        outrun(sparing)
         refused = world.run()
         assert refused.wait() == 3
         assert "is lost" in world.log.read_text()

@@ -8,7 +8,6 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from tests import services
 from tests.command import cdcwatch, run_to_the_end
 from tests.oracle.world import World
+from tests.slots import outrun
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 
 FAR = "2999-01-01"
 LATER = "2999-02-02"
-
-
-@pytest.fixture
-def sparing(own_postgres: LocalPostgres) -> Iterator[LocalPostgres]:
-    """A server that keeps hardly any WAL for a slot."""
-    own_postgres.settings |= {"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "wal_keep_size": "0"}
-    own_postgres.restart()
-    return own_postgres
-
-
-def _outrun(server: LocalPostgres) -> None:
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        for _ in range(6):
-            connection.execute("CREATE TABLE filler AS SELECT 1; DROP TABLE filler")
-            connection.execute("SELECT pg_switch_wal()")
-        connection.execute("CHECKPOINT")
 
 
 def _recover(world: World, *arguments: str) -> Ended:
@@ -103,7 +87,7 @@ def test_a_slot_that_is_lost_while_run_reads_it_is_recovered(
         connection.execute("UPDATE orders SET status = 'expired' WHERE id = 4")
         connection.execute("DELETE FROM orders WHERE id = 5")
         connection.execute("INSERT INTO orders (id, expires_at) VALUES (6, %s), (7, 'infinity')", [FAR])
-        _outrun(sparing)
+        outrun(sparing)
         process.signal(signal.SIGCONT)
         assert process.wait() == 3, "terminal: no endless retry"
         assert "remedy: cdcwatch recover" in world.log.read_text()
