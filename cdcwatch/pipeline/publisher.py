@@ -110,7 +110,8 @@ class Publisher(threading.Thread):
             self._begun = True
         self.is_open = True
         self._outbox.is_sink_failing = False
-        self.last_error = None
+        if self._outbox.is_idle:
+            self.last_error = None
         _log.info("publisher: the sink is open")
 
     def _reopened(self, progress: Progress | None) -> None:
@@ -136,8 +137,12 @@ class Publisher(threading.Thread):
             sink.publish(batches)
         acknowledged = sink.acknowledged()
         if acknowledged:
-            self._backoff.reset()  # opening alone proves nothing: what is refused is refused again
+            before = outbox.durable
             outbox.acknowledge(acknowledged)
+            if outbox.durable != before:
+                # Neither opening nor what was acknowledged past it proves anything: what is refused is refused again.
+                self._backoff.reset()
+                self.last_error = None
             failpoints.reached("publish.acknowledged", outbox.durable.open_changes)
 
     def _owned_still(self) -> bool:

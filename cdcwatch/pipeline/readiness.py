@@ -104,7 +104,7 @@ def judge_sink(signs: SinkSigns | None) -> Part:
     if signs is None:
         return Part(ready=False, reason="waiting for the slot", age_s=None)
     age_s, waiting_s = signs.acknowledged_age_s, signs.oldest_age_s
-    if not signs.is_open:
+    if not signs.is_open or signs.last_error:  # open after a failure: ready once what failed is acknowledged
         return Part(ready=False, reason=signs.last_error or "being opened", age_s=age_s, waiting_s=waiting_s)
     if waiting_s > SINK_S:
         reason = f"the oldest event has not been acknowledged for {waiting_s:.0f} s"

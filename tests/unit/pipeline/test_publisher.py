@@ -211,6 +211,26 @@ def test_a_refusal_after_the_beginning_is_waited_out(is_exact, monkeypatch):
         assert (run.errors, run.publisher.reopen_count) == ([], 3)
 
 
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_between_two_refusals_the_error_stands(is_exact, monkeypatch):
+    """Open again is not well again: readiness doesn't flap between attempts."""
+    run = Run(is_exact=is_exact)
+    run.publisher.step(0.0)
+    publish = FakeSink.publish
+    run.offer()
+
+    def refusing(_sink, _batches):
+        raise PreconditionError("denied", remedy="grant Write")
+
+    monkeypatch.setattr(FakeSink, "publish", refusing)
+    assert run.publisher.step(0.0)  # refused: waits
+    run.publisher._open()
+    assert (run.publisher.is_open, run.publisher.last_error) == (True, "denied")
+    monkeypatch.setattr(FakeSink, "publish", publish)
+    run.publisher.step(0.0)
+    assert (run.publisher.last_error, run.numbers()) == (None, [1, 2, 3])
+
+
 def test_a_stop_before_the_sink_was_ever_open_ends_it():
     run = Run()
     run.broker.is_up = False

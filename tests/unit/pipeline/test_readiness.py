@@ -79,6 +79,7 @@ def test_the_reader(seen, reason):
         ({}, None),
         ({"is_open": False}, "being opened"),
         ({"is_open": False, "last_error": "Kafka: away"}, "Kafka: away"),
+        ({"last_error": "Kafka refuses"}, "Kafka refuses"),
         ({"oldest_age_s": SINK_S}, None),
         ({"oldest_age_s": SINK_S + 1}, "not been acknowledged for 11 s"),
     ],
