@@ -40,7 +40,7 @@ def test_b09_a_message_that_the_broker_refuses_is_not_passed_over(
         after_lsn = world.current_lsn()
         world.connection.execute("INSERT INTO orders VALUES (2, 'pending', '2999-01-01')")
         world.listen()
-        with world.running():
+        with world.running(gets_ready=False):
             wait_until(lambda: "max.message.bytes" in world.log.read_text(), 30, "it is told, with its remedy")
             assert world.readiness()["sink"]["ready"] is False
             world.connection.execute("INSERT INTO orders VALUES (3, 'pending', now())")

@@ -173,11 +173,12 @@ class World:
         )
 
     @contextlib.contextmanager
-    def running(self, *arguments: str) -> Iterator[Process]:
-        """A service that is ready; stopped at the end, killed where the test failed."""
+    def running(self, *arguments: str, gets_ready: bool = True) -> Iterator[Process]:
+        """A service that is ready, unless it can't be; stopped at the end, killed where the test failed."""
         process = self.run(*arguments)
         try:
-            process.wait_ready()
+            if gets_ready:
+                process.wait_ready()
             yield process
         except BaseException:
             process.kill()
