@@ -13,36 +13,28 @@ import sys
 import threading
 import time
 import traceback
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.deadline.derivation import Derivation
-from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.position import Position
-from cdcwatch.deadline.rule import DeadlineRule
-from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.plugins import decoder_factory
-from cdcwatch.decode.wal2json import changes_left_out
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, UnavailableError
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
-from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
-from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
-from cdcwatch.pipeline.partitions import Partitions
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.reconciliation import publish_reconciled
-from cdcwatch.pipeline.snapshot import orders_of, snapshot_of
-from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
+from cdcwatch.pipeline.snapshot import snapshot_of
+from cdcwatch.pipeline.watch import Watch
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
 from cdcwatch.wording import counted
@@ -52,9 +44,9 @@ if TYPE_CHECKING:
 
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
+    from cdcwatch.pipeline.warden import TableChangedError
     from cdcwatch.settings import Settings
     from cdcwatch.slot.stream import SlotFacts
-    from cdcwatch.table import WatchedTable
 
 IN_FLIGHT_LIMIT_BYTES: Final = 32 << 20
 STOP_TIMEOUT_S: Final = 30.0
@@ -94,20 +86,14 @@ class Service:
         self._ended = threading.Event()
         self._error: CdcwatchError | None = None
         self._changed: TableChangedError | None = None
-        self._forgiven_lsn = 0
         self._origin: Origin | None = None
         self._facts: SlotFacts | None = None
         self._waker = Waker()
         self._outbox = Outbox(IN_FLIGHT_LIMIT_BYTES, self._waker.wake)
         self._reader: Reader | None = None
         self._publisher: Publisher | None = None
-        self._closing: Closing | None = None
-        self._warden: Warden | None = None
         self._heartbeat: Heartbeat | None = None
-        self._table: WatchedTable | None = None
-        self._leaves: Leaves | None = None
-        self._arrivals: Arrivals | None = None
-        self._partitions: Partitions | None = None
+        self._watch: Watch | None = None
         self._inquiry = Inquiry(settings)
         self._health = Health(self._outbox, closes=self._closes)
 
@@ -125,7 +111,7 @@ class Service:
             found = self._surroundings()
             if found is not None and not self._ended.is_set():
                 self._start(found)
-                self._watch()
+                self._announce_once_ready()
                 self._drain()
         finally:
             telemetry.close()
@@ -150,20 +136,10 @@ class Service:
         self._ended.set()
 
     def _server_warned(self, said: str) -> None:
-        """In the reader's thread: wal2json warns of changes without a key, and leaves them out."""
-        table, reader = self._table, self._reader
-        left_out = changes_left_out(said)
-        if table is None or reader is None or left_out is None or not reader.has_passed(self._forgiven_lsn):
-            return
-        schema, name = left_out
-        if (schema, name) == (table.schema, table.name) or (self._leaves and self._leaves.has(schema, name)):
-            self._table_changed(
-                TableChangedError(
-                    f"UPDATE or DELETE of {schema}.{name} is missing from the stream: the table had no replica identity"
-                    " then",
-                    remedy=REMEDY,
-                )
-            )
+        """In the reader's thread."""
+        watch, reader = self._watch, self._reader
+        if watch is not None and reader is not None and (complaint := watch.complaint(said, reader)):
+            self._table_changed(complaint)
 
     def _table_renewed(self, reason: str) -> None:
         """From the warden: the stream goes on, the statements of closing must be made anew."""
@@ -179,7 +155,8 @@ class Service:
 
     def _thread_died(self, died: threading.ExceptHookArgs) -> None:
         """A mistake of ours: the process ends, nothing more is confirmed, and a start replays."""
-        if died.thread not in {self._reader, self._publisher, self._warden, self._heartbeat}:
+        ours = {self._reader, self._publisher, self._heartbeat, self._watch and self._watch.warden}
+        if died.thread not in ours:
             return  # of a service that was begun anew
         name = died.thread.name if died.thread else "a thread"
         trace = "".join(traceback.format_exception(died.exc_type, died.exc_value, died.exc_traceback))
@@ -202,16 +179,10 @@ class Service:
         return None
 
     def _start(self, found: Surroundings) -> None:
-        settings = self._settings
-        table = self._table = found.table
+        settings, table = self._settings, found.table
+        watch = self._watch = Watch(settings, table, wake=self._waker.wake)
         if self._closes:
-            self._closing = Closing(
-                settings, table, self._metrics, stream_lags=self._stream_lags, has_told=self._has_told
-            )
-        if table.leaves is not None:
-            self._arrivals = Arrivals(self._waker.wake)
-            if settings.slot.plugin == "wal2json":
-                self._leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
+            watch.close_with(self._metrics, stream_lags=self._stream_lags, has_told=self._has_told)
         self._reader = Reader(
             PostgresSlot(
                 settings.postgres.for_replication(),
@@ -225,22 +196,22 @@ class Service:
                 table,
                 publication=settings.slot.publication,
                 server_version=found.server_version,
-                leaves=self._leaves,
+                leaves=watch.leaves,
             ),
             derivation=self._derivation,
             outbox=self._outbox,
-            schedule=self._closing.agenda if self._closing else None,
+            schedule=watch.closing.agenda if watch.closing else None,
             observer=self._metrics,
             waker=self._waker,
             acquired=self._acquired,
             reached=self.stop,
             failed=self._fail,
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
-            arrivals=self._arrivals,
+            arrivals=watch.arrivals,
             table=(table.oid, table.qualified_name, table.publication),
             stands_by=self._stands_by,
         )
-        self._health.reader, self._health.closing = self._reader, self._closing
+        self._health.reader, self._health.closing, self._health.rule = self._reader, watch.closing, watch.rule
         self._health.export(self._metrics)
         self._reader.start()
 
@@ -253,20 +224,15 @@ class Service:
         return self._reader is not None and self._reader.has_passed(lsn)
 
     def _derivation(self, origin: Origin) -> Derivation:
-        if self._table is None:
+        watch = self._watched()
+        return Derivation(watch.rule, watch.stream_encoder(origin))
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
             raise RuntimeError("the table is known before the slot is taken")
-        published = self._settings.sink.kind != "none"
-        encoder = self._encoder(self._table, origin) if published else Unpublished()
-        rule = self._health.rule = self._health.rule or DeadlineRule(self._table)
-        return Derivation(rule, encoder)
+        return self._watch
 
-    @staticmethod
-    def _encoder(table: WatchedTable, origin: Origin) -> EventEncoder:
-        return EventEncoder(
-            table, system_identifier=origin.system_identifier, database=origin.database, slot=origin.slot
-        )
-
-    def _watch(self) -> None:
+    def _announce_once_ready(self) -> None:
         announced = False
         while not self._ended.wait(0.02 if not announced else 3600):
             if not announced and self._health.readiness()["ready"]:
@@ -278,12 +244,11 @@ class Service:
 
     def _acquired(self, facts: SlotFacts, origin: Origin) -> None:
         """In the reader's thread, once the slot is ours the first time."""
-        table = self._table
-        if table is None:
-            raise RuntimeError("the table is known before the slot is taken")
+        reader = self._reader
+        if reader is None:
+            raise RuntimeError("the reader takes the slot")
         _log.info("the slot %s is ours; it stands at %s", origin.slot, format_lsn(facts.confirmed_flush_lsn))
         self._facts, self._origin = facts, origin
-        self._partitions = self._made_partitions(table, origin)
         start = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
         self._publisher = Publisher(
             self._sink(start, origin.slot),
@@ -296,43 +261,14 @@ class Service:
         )
         self._health.publisher = self._publisher
         self._publisher.start()
-        inquiry, partitions = self._inquiry, self._partitions
-        self._warden = Warden(
-            table,
-            look=inquiry.table,
-            name_of=inquiry.name_of,
-            changed=self._table_changed,
-            renewed=self._table_renewed,
-            is_followed=inquiry.is_followed,
-            seen=partitions.look if partitions else lambda _table: None,
-        )
-        self._warden.start()
+        self._watched().guard(origin, reader, changed=self._table_changed, renewed=self._table_renewed)
         if self._settings.slot.heartbeat_s:
-            self._heartbeat = Heartbeat(inquiry.beat, interval_s=self._settings.slot.heartbeat_s)
+            self._heartbeat = Heartbeat(self._inquiry.beat, interval_s=self._settings.slot.heartbeat_s)
             self._heartbeat.start()
-
-    def _made_partitions(self, table: WatchedTable, origin: Origin) -> Partitions | None:
-        """For the warden, where the table has some."""
-        arrivals, reader, closing = self._arrivals, self._reader, self._closing
-        if arrivals is None or reader is None:
-            return None
-
-        read = partial(orders_of, self._settings.postgres.dsn, table, self._encoder(table, origin))
-        return Partitions(
-            table,
-            leaves=self._leaves,
-            arrivals=arrivals,
-            read=read if self._settings.sink.kind != "none" else None,
-            reload=closing.reload if closing else lambda _emptied: None,
-            passed=reader.has_passed,
-            current_lsn=self._inquiry.current_lsn,
-            named=self._inquiry.named,
-        )
 
     def _start_closing(self) -> None:
         """Not before a first read has its snapshot: what was closed earlier is in neither the read nor the stream."""
-        if self._closing is not None and not self._closing.is_started:
-            self._closing.start()
+        self._watched().start_closing()
 
     def _sink(self, start: Progress, slot: str) -> Sink:
         settings = self._settings
@@ -345,8 +281,8 @@ class Service:
 
     def _begin(self, sink: Sink, progress: Progress | None) -> Progress:
         """In the publisher's thread, when the sink is open the first time: where the stream begins."""
-        facts, origin, reader, table = self._facts, self._origin, self._reader, self._table
-        if facts is None or origin is None or reader is None or table is None:
+        facts, origin, reader, watch = self._facts, self._origin, self._reader, self._watched()
+        if facts is None or origin is None or reader is None:
             raise RuntimeError("the slot is taken before the sink is opened")
         start = where_to_begin(
             progress,
@@ -355,38 +291,26 @@ class Service:
             is_exact=sink.is_transactional,
             accept_gap=self._accept_gap,
             server_lsn=self._inquiry.current_lsn,
-            publish_snapshot=lambda before, reason: self._publish_snapshot(sink, facts, origin, table, before, reason),
+            publish_snapshot=lambda before, reason: self._publish_snapshot(sink, facts, origin, before, reason),
             reads_again=self._reads_again,
         )
         if start.snapshot is not None:
-            self._forgive_before(start.snapshot.lsn)
-        if self._partitions is not None:
-            self._partitions.begin(start.partitions)
+            watch.forgive_before(start.snapshot.lsn)
+        watch.begin(start.partitions)
         self._start_closing()
         reader.begin_at(start, is_exact=sink.is_transactional)
         return start
 
-    def _forgive_before(self, lsn: int) -> None:
-        """What is missing from the stream up to there: the table was read after it."""
-        self._forgiven_lsn = lsn
-        if self._leaves is not None:
-            self._leaves.forgive_before(lsn)
-
     def _publish_snapshot(
-        self,
-        sink: Sink,
-        facts: SlotFacts,
-        origin: Origin,
-        table: WatchedTable,
-        before: Progress | None,
-        reason: str | None,
+        self, sink: Sink, facts: SlotFacts, origin: Origin, before: Progress | None, reason: str | None
     ) -> Progress:
-        with snapshot_of(self._settings.postgres.dsn, table) as snapshot:
-            self._forgive_before(snapshot.mark.lsn)
+        watch = self._watched()
+        with snapshot_of(self._settings.postgres.dsn, watch.table) as snapshot:
+            watch.forgive_before(snapshot.mark.lsn)
             self._start_closing()
-            encoder = self._encoder(table, origin)
+            encoder = watch.encoder(origin)
             return publish_reconciled(
-                sink, snapshot, table, encoder, facts=facts, origin=origin, before=before, reason=reason
+                sink, snapshot, watch.table, encoder, facts=facts, origin=origin, before=before, reason=reason
             )
 
     def _owns_slot(self) -> bool:
@@ -405,14 +329,14 @@ class Service:
         failed = self._error is not None
         if not failed:
             _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
-        if self._warden is not None:
-            self._warden.request_stop()
+        if self._watch is not None:
+            self._watch.request_stop()
         if self._heartbeat is not None:
             self._heartbeat.request_stop()
         if self._reader is not None:
             self._reader.request_stop()
-        if self._closing is not None:
-            self._closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
+        if self._watch is not None and self._watch.closing is not None:
+            self._watch.closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
         if self._publisher is not None:
             self._publisher.request_stop()
         self._join(time.monotonic() + 1.0 if failed else give_up_s)

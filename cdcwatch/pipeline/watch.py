@@ -1,0 +1,141 @@
+"""One watched table of the slot: its rule, its events, its closing, its partitions, and the warden over it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cdcwatch.deadline.event import EventEncoder, Unpublished
+from cdcwatch.deadline.rule import DeadlineRule
+from cdcwatch.decode.leaves import Leaves
+from cdcwatch.decode.wal2json import changes_left_out
+from cdcwatch.pipeline.arrivals import Arrivals
+from cdcwatch.pipeline.closing import Closing
+from cdcwatch.pipeline.inquiry import Inquiry
+from cdcwatch.pipeline.partitions import Partitions
+from cdcwatch.pipeline.snapshot import orders_of
+from cdcwatch.pipeline.warden import REMEDY, TableChangedError, Warden
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcwatch.deadline.event import Encoder
+    from cdcwatch.handoff.progress import Origin
+    from cdcwatch.pipeline.closing import Observer
+    from cdcwatch.pipeline.reader import Reader
+    from cdcwatch.settings import Settings
+    from cdcwatch.table import Attachment, WatchedTable
+
+
+class Watch:
+    """Lives as long as the service."""
+
+    def __init__(self, settings: Settings, table: WatchedTable, *, wake: Callable[[], None]) -> None:
+        """`settings`: with this table's own. `wake` ends the reader's wait."""
+        self.table, self.rule = table, DeadlineRule(table)
+        self._settings, self._inquiry = settings, Inquiry(settings)
+        self.closing: Closing | None = None
+        self.arrivals: Arrivals | None = None
+        self.leaves: Leaves | None = None
+        self.warden: Warden | None = None
+        self._partitions: Partitions | None = None
+        self._forgiven_lsn = 0
+        if table.leaves is not None:
+            self.arrivals = Arrivals(wake)
+            if settings.slot.plugin == "wal2json":
+                self.leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
+
+    def close_with(
+        self, observer: Observer, *, stream_lags: Callable[[], bool], has_told: Callable[[int], bool]
+    ) -> None:
+        """Its orders are to be closed. Unless `close.action` says otherwise."""
+        if self._settings.close.action != "none":
+            self.closing = Closing(self._settings, self.table, observer, stream_lags=stream_lags, has_told=has_told)
+
+    def start_closing(self) -> None:
+        """Once."""
+        if self.closing is not None and not self.closing.is_started:
+            self.closing.start()
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def encoder(self, origin: Origin) -> EventEncoder:
+        """Of its events."""
+        return EventEncoder(
+            self.table, system_identifier=origin.system_identifier, database=origin.database, slot=origin.slot
+        )
+
+    def stream_encoder(self, origin: Origin) -> Encoder:
+        """Of what the stream tells: with no sink, no bytes are made."""
+        return self.encoder(origin) if self._settings.sink.kind != "none" else Unpublished()
+
+    # -- what DDL does to it -----------------------------------------------------------------------------------------
+
+    def guard(
+        self,
+        origin: Origin,
+        reader: Reader,
+        *,
+        changed: Callable[[TableChangedError], None],
+        renewed: Callable[[str], None],
+    ) -> None:
+        """Looks after the table from now on: `changed` and `renewed` as of the warden."""
+        self._partitions = self._made_partitions(origin, reader)
+        self.warden = Warden(
+            self.table,
+            look=self._inquiry.table,
+            name_of=self._inquiry.name_of,
+            changed=changed,
+            renewed=renewed,
+            is_followed=self._inquiry.is_followed,
+            seen=self._partitions.look if self._partitions else lambda _table: None,
+        )
+        self.warden.start()
+
+    def _made_partitions(self, origin: Origin, reader: Reader) -> Partitions | None:
+        """Where the table has some."""
+        arrivals, closing = self.arrivals, self.closing
+        if arrivals is None:
+            return None
+        read = partial(orders_of, self._settings.postgres.dsn, self.table, self.encoder(origin))
+        return Partitions(
+            self.table,
+            leaves=self.leaves,
+            arrivals=arrivals,
+            read=read if self._settings.sink.kind != "none" else None,
+            reload=closing.reload if closing else lambda _emptied: None,
+            passed=reader.has_passed,
+            current_lsn=self._inquiry.current_lsn,
+            named=self._inquiry.named,
+        )
+
+    def begin(self, known: tuple[Attachment, ...] | None) -> None:
+        """Before the stream is read; `known` is of the progress record: the partitions that the topic knows."""
+        if self._partitions is not None:
+            self._partitions.begin(known)
+
+    def forgive_before(self, lsn: int) -> None:
+        """What is missing from the stream up to there: the table was read after it."""
+        self._forgiven_lsn = lsn
+        if self.leaves is not None:
+            self.leaves.forgive_before(lsn)
+
+    def complaint(self, said: str, reader: Reader) -> TableChangedError | None:
+        """What a warning of the server's means for the table: wal2json leaves out changes that have no key."""
+        left_out = changes_left_out(said)
+        if left_out is None or not reader.has_passed(self._forgiven_lsn):
+            return None
+        schema, name = left_out
+        if (schema, name) != (self.table.schema, self.table.name) and not (
+            self.leaves and self.leaves.has(schema, name)
+        ):
+            return None
+        return TableChangedError(
+            f"UPDATE or DELETE of {schema}.{name} is missing from the stream: the table had no replica identity then",
+            remedy=REMEDY,
+        )
+
+    def request_stop(self) -> None:
+        """Ends the warden."""
+        if self.warden is not None:
+            self.warden.request_stop()
