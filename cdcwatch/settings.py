@@ -101,6 +101,8 @@ class CloseSettings(_Section, frozen=True):
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 2
     attempts: Count = 8
     also: str = ""
+    max_clock_offset_ms: Annotated[int, Meta(ge=1)] = 1000
+    max_clock_uncertainty_ms: Annotated[int, Meta(ge=1)] = 50
     claim: ClaimSettings = ClaimSettings()
 
 

@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from cdcwatch.instant import from_unix_us
+from cdcwatch.close.timekeeping import ALARMS
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.attempt import Answer
     from cdcwatch.close.outcome import Outcome
+    from cdcwatch.close.timekeeping import ClockFigures
     from cdcwatch.errors import CdcwatchError
 
 _DEAD_LETTER_LOG_S: Final = 1.0
@@ -74,6 +75,18 @@ class Metrics:
             "cdcwatch_clock_uncertainty_seconds", "How far off the measured offset can be.", registry=registry
         )
         self._clock_jumps = Counter("cdcwatch_clock_jumps", "Jumps of the database's clock.", registry=registry)
+        self._clock_drift = Gauge(
+            "cdcwatch_clock_drift_ppm",
+            "How fast the database's clock gains on this machine's monotonic one; NaN while it isn't known.",
+            registry=registry,
+        )
+        self._clock_drift.set(nan)
+        self._clock_alarm = Gauge(
+            "cdcwatch_clock_alarm", "1 while a figure of the clocks is out of bounds.", ["about"], registry=registry
+        )
+        for about in ALARMS:
+            self._clock_alarm.labels(about)
+        self._slept = Counter("cdcwatch_suspended_seconds", "How long this machine has slept.", registry=registry)
         self._recovered = Counter(
             "cdcwatch_recovered",
             "Overdue orders that the sweep found in the table and closed; beside a stream that works 0.",
@@ -167,11 +180,15 @@ class Metrics:
         """The sweep read the primary instead of the standby."""
         self._sweep_fallbacks.labels(reason).inc()
 
-    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
-        """The database's clock was read, in microseconds since 2000."""
-        self._clock_offset.set((database_us - from_unix_us(time.time_ns() // 1000)) / 1e6)
-        self._clock_uncertainty.set(uncertainty_us / 1e6)
-        self._clock_jumps.inc(int(jumped))
+    def clock_measured(self, figures: ClockFigures) -> None:
+        """The database's clock was read."""
+        self._clock_offset.set(figures.offset_us / 1e6)
+        self._clock_uncertainty.set(figures.uncertainty_us / 1e6)
+        self._clock_drift.set(nan if figures.drift_ppm is None else figures.drift_ppm)
+        self._clock_jumps.inc(int(figures.jumped))
+        self._slept.inc(figures.slept_us / 1e6)
+        for about in ALARMS:
+            self._clock_alarm.labels(about).set(int(about in figures.alarms))
 
     def database_lost(self, error: CdcwatchError) -> None:  # noqa: ARG002
         """A closing connection broke or could not be made."""

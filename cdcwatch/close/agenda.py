@@ -15,7 +15,7 @@ from cdcwatch.close.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdcwatch.close.clock import Clock, ClockSample, DatabaseClock
+    from cdcwatch.close.clock import Clock, ClockSample, DatabaseClock, Reading
     from cdcwatch.close.closer import Closer, Settled, Update
     from cdcwatch.close.outcome import CloseReport, Unclosed
     from cdcwatch.deadline.schedule import Due
@@ -207,13 +207,13 @@ class Agenda:
             self._closer.untold(given_up, self._clock.monotonic_us())
             self._leader_wakes.notify()
 
-    def observe(self, samples: Sequence[ClockSample]) -> bool:
-        """Hands in a measurement of the database's clock. True when that clock has jumped."""
+    def observe(self, samples: Sequence[ClockSample]) -> Reading:
+        """Hands in a measurement of the database's clock."""
         with self._lock:
             self._is_measuring = False
-            jumped = self._database_clock.observe(samples)
+            reading = self._database_clock.observe(samples)
             self._leader_wakes.notify()
-            return jumped
+            return reading
 
     def measuring_failed(self) -> None:
         """Hands the measurement back, for another worker."""

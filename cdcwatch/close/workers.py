@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from cdcwatch import failpoints
 from cdcwatch.close.agenda import Work
 from cdcwatch.close.closer import ATTEMPTS, Backoff
+from cdcwatch.close.timekeeping import Timekeeping
 from cdcwatch.errors import CdcwatchError, ConnectionBrokeError
 from cdcwatch.wording import counted
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cdcwatch.close.clock import Clock
     from cdcwatch.close.outcome import Outcome, Unclosed
     from cdcwatch.close.table import Table
+    from cdcwatch.close.timekeeping import ClockFigures
     from cdcwatch.deadline.schedule import Due
 
 log = logging.getLogger(__name__)
@@ -43,8 +45,8 @@ class CloseObserver(Protocol):
     def called(self, answer: Answer, call_us: int) -> None:
         """An external action was called, and how long that took."""
 
-    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
-        """The database's clock was read: its value just now, how far off that can be, and whether it jumped."""
+    def clock_measured(self, figures: ClockFigures) -> None:
+        """The database's clock was read."""
 
     def database_lost(self, error: CdcwatchError) -> None:
         """A connection broke or could not be made."""
@@ -67,7 +69,7 @@ class NoObserver:
     def called(self, answer: Answer, call_us: int) -> None:
         """Nothing."""
 
-    def clock_measured(self, *, database_us: int, uncertainty_us: int, jumped: bool) -> None:
+    def clock_measured(self, figures: ClockFigures) -> None:
         """Nothing."""
 
     def database_lost(self, error: CdcwatchError) -> None:
@@ -102,8 +104,10 @@ class Workers:
         batch_rows: int,
         attempts: int = ATTEMPTS,
         observer: CloseObserver | None = None,
+        timekeeping: Timekeeping | None = None,
     ) -> None:
         """`make_table` is called once for each worker and must not connect yet; `attempts` as the agenda's closer's."""
+        self._timekeeping = timekeeping or Timekeeping(clock)
         self._attempts = attempts
         self._agenda = agenda
         self._make_table = make_table
@@ -273,13 +277,10 @@ class Workers:
         except BaseException:
             self._agenda.measuring_failed()
             raise
-        jumped = self._agenda.observe(samples)
-        if jumped:
-            log.warning("the database's clock has jumped; deadlines follow it")
-        best = min(samples, key=lambda sample: sample.uncertainty_us)
-        self._observer.clock_measured(
-            database_us=best.offset_us + self._clock.monotonic_us(), uncertainty_us=best.uncertainty_us, jumped=jumped
-        )
+        figures, told = self._timekeeping.measured(self._agenda.observe(samples))
+        for line in told:
+            log.warning("%s", line)
+        self._observer.clock_measured(figures)
 
     def _lose(self, number: int, table: Table, error: CdcwatchError) -> None:
         if self._connected[number] or not self._errors[number]:

@@ -16,6 +16,7 @@ from cdcwatch.close.errands import Errands
 from cdcwatch.close.instances import Instances
 from cdcwatch.close.replica import ReplicaFirst, Standby
 from cdcwatch.close.sweep import Sweep, SweepObserver
+from cdcwatch.close.timekeeping import Timekeeping
 from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
 from cdcwatch.close.workers import CloseObserver, Workers
@@ -84,6 +85,11 @@ class _Closers:
             batch_rows=settings.close.claim.batch_rows if is_claim else settings.close.batch_rows,
             attempts=settings.close.attempts,
             observer=observer,
+            timekeeping=Timekeeping(
+                clock,
+                max_offset_us=settings.close.max_clock_offset_ms * 1000,
+                max_uncertainty_us=settings.close.max_clock_uncertainty_ms * 1000,
+            ),
         )
 
     def _made(self) -> PostgresTable:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from cdcwatch.slot.facts import Facts
     from cdcwatch.slot.managed import Service
 
-MOST_OFFSET_US: Final = 1_000_000
 LONG_TRANSACTION_S: Final = 60.0
 
 
@@ -106,7 +105,7 @@ def clock(facts: Facts) -> Check | None:
     offset_us, half_us = facts.surroundings.clock.offset_us, facts.surroundings.clock.uncertainty_us
     side = "ahead of" if offset_us > 0 else "behind"
     message = f"the database's clock is {abs(offset_us) / 1000:.1f} ms {side} ours, ± {half_us / 1000:.1f} ms"
-    if abs(offset_us) - half_us > MOST_OFFSET_US:
+    if abs(offset_us) - half_us > facts.settings.close.max_clock_offset_ms * 1000:
         return Check(
             "clock",
             "warn",

@@ -37,9 +37,16 @@ class FakeClock:
 
     def __init__(self, us: int = 1_000_000) -> None:
         self.us = us
+        self.wall_ahead_us = self.slept_us = 0
 
     def monotonic_us(self) -> int:
         return self.us
+
+    def wall_us(self) -> int:
+        return self.us + self.wall_ahead_us
+
+    def suspended_us(self) -> int:
+        return self.slept_us
 
 
 @dataclass

@@ -334,6 +334,7 @@ class World:
             process.publish()
             process.look_at_window()
             process.take_batch()
+            process.take_batch()  # the first may have had the clock to measure
             while process.close_batch():
                 process.take_batch()
         self.step(self._replace_ended)

@@ -70,7 +70,7 @@ class World:
         self.agenda = Agenda(self.closer, DatabaseClock(), self.clock)
         self.table = FakeTable(self.database, self.clock)
         self.table.connect()
-        self.agenda.observe(self.table.sample_clock(1))
+        self.measure()
         self.scan = SpiedTable(self.database, self.clock)
         self.counted, self.works, self.paused_us, self.is_stopping = 0, works, 0, False
         self.turn = lambda: None
@@ -86,6 +86,9 @@ class World:
         )
         self.sweep._stopping = self
 
+    def measure(self):
+        self.agenda.observe(self.table.sample_clock(1))
+
     # the sweep's stop event
     def is_set(self):
         return self.is_stopping
@@ -98,7 +101,7 @@ class World:
         if isinstance(work, list):
             self.agenda.settle(self.table.close(work))
         elif work is Work.MEASURE:
-            self.agenda.observe(self.table.sample_clock(1))
+            self.measure()
 
     # its observer
     def recovered(self, count):
@@ -146,6 +149,7 @@ def test_what_is_in_hand_or_younger_than_the_grace_is_no_find():
     world.put(3, -28)  # 2 s due at the next look
     world.put(4, -100)
     world.agenda.apply([(2, world.database.rows[2].deadline_us, 0)])
+    world.measure()
     assert [due.key for due in world.agenda.work_now(1)] == [2]
     world.agenda.apply([(1, world.database.rows[1].deadline_us, 0)])
     world.look()

@@ -11,6 +11,7 @@ from cdcwatch.close.agenda import Agenda, Work
 from cdcwatch.close.clock import MEASURE_EVERY_US, ClockSample, DatabaseClock
 from cdcwatch.close.closer import Closer
 from cdcwatch.close.outcome import CloseReport, CurrentRow, Outcome, Unclosed
+from cdcwatch.close.timekeeping import ClockFigures
 from cdcwatch.close.window import Window, wants_extension
 from cdcwatch.close.workers import NoObserver, Workers
 from cdcwatch.deadline.schedule import Due, Schedule
@@ -58,7 +59,7 @@ class World:
     def given_up(self, count):
         self.given_up_orders += count
 
-    def clock_measured(self, *, database_us, uncertainty_us, jumped):
+    def clock_measured(self, figures):
         self.measured += 1
 
     def database_lost(self, error):
@@ -398,7 +399,7 @@ def test_the_window_s_thread_outlives_an_outage(world):
 def test_no_observer_takes_everything():
     observer = NoObserver()
     observer.batch_settled({}, [], 0)
-    observer.clock_measured(database_us=0, uncertainty_us=0, jumped=False)
+    observer.clock_measured(ClockFigures(0, 0, None, False, 0, frozenset()))
     observer.database_lost(UnavailableError("x", remedy="y"))
 
 

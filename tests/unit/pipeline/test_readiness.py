@@ -256,11 +256,15 @@ class _Orders:
         self.agenda = Agenda(Closer(schedule, random=lambda: 0.0), DatabaseClock(), self.clock)
         self.agenda.extend_window(self.now_us + 3600 * S)
         assert self.agenda.work_now(10) is Work.MEASURE
+        self._measure()
+
+    def _measure(self) -> None:
         self.agenda.observe([ClockSample(self.clock.us, self.now_us, self.clock.us)])
 
     def pass_s(self, seconds: int) -> None:
         self.clock.us += seconds * S
         self.now_us += seconds * S
+        self._measure()
 
     def settle(self, due: Due, outcome: Outcome) -> None:
         row = CurrentRow("pending", due.version, due.deadline_us, True)
