@@ -143,6 +143,7 @@ class KafkaSettings(_Section, frozen=True):
     create_topic: bool = False
     partitions: Count = 6
     replication_factor: Annotated[int, Meta(ge=-1, le=32767)] = -1
+    group: Annotated[str, Meta(max_length=255)] = ""
     client: dict[str, str | int | float | bool] = {}
 
     def __repr__(self) -> str:

@@ -103,6 +103,12 @@ class Metrics:
         )
         for reason in ("delay", "away", "not_a_standby"):
             self._sweep_fallbacks.labels(reason)
+        self._heard = Counter(
+            "cdcwatch_heard",
+            "--role close: records of the topic by what they came to: applied, or why they tell nothing here.",
+            ["record"],
+            registry=registry,
+        )
         self._close_reconnects = Counter("cdcwatch_close_reconnects", "Closing connections lost.", registry=registry)
 
     def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
@@ -179,6 +185,12 @@ class Metrics:
     def fell_back(self, reason: str) -> None:
         """The sweep read the primary instead of the standby."""
         self._sweep_fallbacks.labels(reason).inc()
+
+    def heard(self, *, applied: int, skipped: Mapping[str, int]) -> None:
+        """After every batch of the topic's records."""
+        self._heard.labels("applied").inc(applied)
+        for why, count in skipped.items():
+            self._heard.labels(why).inc(count)
 
     def clock_measured(self, figures: ClockFigures) -> None:
         """The database's clock was read."""

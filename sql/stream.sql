@@ -14,6 +14,13 @@ SELECT sender.pid, sender.application_name, sender.client_addr::text
   JOIN pg_stat_replication sender ON sender.pid = slot.active_pid
  WHERE slot.slot_name = %(slot)s;
 
+-- name: standing_of_reader
+-- Whether somebody reads the slot, up to where what was read is in the topic, and where the WAL ends; no row without the
+-- slot. For `--role close`, which holds no slot: any role may look here.
+SELECT slot.active, coalesce(slot.confirmed_flush_lsn, '0/0')::text, pg_current_wal_insert_lsn()::text
+  FROM pg_replication_slots slot
+ WHERE slot.slot_name = %(slot)s;
+
 -- name: current_lsn
 -- The insert position: pg_current_wal_lsn() can lie before the last commit.
 SELECT pg_current_wal_insert_lsn()::text;

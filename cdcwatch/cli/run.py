@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.pipeline.service import Service
     from cdcwatch.pipeline.sweeper import Sweeper
+    from cdcwatch.pipeline.worker import Worker
     from cdcwatch.settings import Settings
 
 NOT_DURABLE_EXIT: Final = 4
@@ -37,7 +38,10 @@ def run(
     config: ConfigOption = None,
     debug: DebugOption = False,
     role: Annotated[
-        Role, typer.Option(help="all: everything; read: slot to topic, no closing; sweep: closing by polling.")
+        Role,
+        typer.Option(
+            help="all: everything; read: slot to topic, no closing; close: topic to closing; sweep: closing by polling."
+        ),
     ] = Role.ALL,
     until: Annotated[
         str | None,
@@ -53,13 +57,13 @@ def run(
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
     until_lsn = _parsed(until)
-    if role is Role.SWEEP:
+    if role in {Role.SWEEP, Role.CLOSE}:
         if until is not None or accept_gap:
             raise ConfigurationError(
-                "--until and --accept-gap are about the stream, which --role sweep doesn't read",
+                f"--until and --accept-gap are about the stream, which --role {role} doesn't read",
                 remedy="leave them out",
             )
-        sweep_until_stopped(settings, debug=debug)
+        (sweep_until_stopped if role is Role.SWEEP else close_until_stopped)(settings, debug=debug)
         return
     from cdcwatch.pipeline.service import Service, require_built
 
@@ -92,7 +96,21 @@ def sweep_until_stopped(settings: "Settings", *, debug: bool) -> None:
     )
 
 
-def serve(made: "Callable[[], Service | Sweeper]", *, log_format: str, debug: bool) -> None:
+def close_until_stopped(settings: "Settings", *, debug: bool) -> None:
+    """`--role close`."""
+    from cdcwatch.pipeline.service import require_built
+    from cdcwatch.pipeline.worker import Worker, require_closing
+
+    require_built(settings, "close")
+    require_closing(settings)
+    serve(
+        lambda: Worker(settings, announce_ready=lambda: print("READY", flush=True)),
+        log_format=settings.telemetry.log_format,
+        debug=debug,
+    )
+
+
+def serve(made: "Callable[[], Service | Sweeper | Worker]", *, log_format: str, debug: bool) -> None:
     """Runs a service until it ends, with what signals mean to it; begins anew where it says so."""
     from cdcwatch.pipeline.beginning import StartOverError
     from cdcwatch.telemetry import configure_log

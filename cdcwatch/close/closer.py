@@ -185,6 +185,19 @@ class Closer:
                 stuck += 1
         return len(self._found) - stuck, stuck
 
+    def keys(self) -> list[Key]:
+        """All that are pending or tried again, in no order."""
+        return [*self.schedule.keys(), *self._retries]
+
+    def forget(self, keys: Iterable[Key]) -> int:
+        """These are another's now, but for what the sweep found here; how many were forgotten."""
+        before = len(self)
+        for key in keys:
+            if key not in self._found:
+                self.schedule.discard(key)
+                self._retries.pop(key, None)
+        return before - len(self)
+
     def clear(self) -> None:
         """The table was emptied."""
         self.schedule.clear()

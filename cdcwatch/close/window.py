@@ -61,8 +61,12 @@ class Window:
         horizon_us: int,
         max_entries: int,
         stream_lags: Callable[[], bool] = lambda: False,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """The schedule's window must end before everything (`NEGATIVE_INFINITY_US`) until `start`."""
+        """The schedule's window must end before everything (`NEGATIVE_INFINITY_US`) until `start`.
+
+        `is_wanted`: whether the agenda would let in anything; where it wouldn't, the table is not read.
+        """
         self.ready = threading.Event()
         """Set once everything overdue and all within the horizon was loaded, or as much as there is room for."""
         self._agenda = agenda
@@ -77,7 +81,7 @@ class Window:
         self._thread = threading.Thread(target=self._run, name="cdcwatch-window", daemon=True)
         self._last_error = ""
         self._progress_us = clock.monotonic_us()
-        self._stream_lags = stream_lags
+        self._stream_lags, self._is_wanted = stream_lags, is_wanted
 
     @property
     def last_error(self) -> str:
@@ -144,7 +148,7 @@ class Window:
             self._reload_wanted.clear()
             self._unread = Range(None, self._agenda.facts().window_end_us)
         if self._unread is None and not self._is_time():
-            if self._stream_lags():
+            if self._is_wanted() and self._stream_lags():
                 self._read_near()
             return
         self._table.connect()
@@ -189,7 +193,7 @@ class Window:
         if self._unread is None:
             return
         after_us, through_us = self._unread
-        for chunk in self._table.open_deadlines(after_us, through_us):
+        for chunk in self._table.open_deadlines(after_us, through_us) if self._is_wanted() else ():
             window_end_us = self._agenda.load(chunk)
             self._progress_us = self._clock.monotonic_us()
             failpoints.reached("window.loaded", len(chunk))

@@ -165,6 +165,10 @@ class Schedule:
         if packed is not None:
             self._let_go(self._number(_deadline_us(packed)))
 
+    def keys(self) -> list[Key]:
+        """All that are pending, in no order."""
+        return list(self._entries)
+
     def clear(self) -> None:
         """Forgets every key; the window stays."""
         self._entries = {}

@@ -14,6 +14,7 @@ from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
 from cdcwatch.close.errands import Errands
 from cdcwatch.close.instances import Instances
+from cdcwatch.close.part import PartAgenda
 from cdcwatch.close.replica import ReplicaFirst, Standby
 from cdcwatch.close.sweep import Sweep, SweepObserver
 from cdcwatch.close.timekeeping import Timekeeping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdcwatch.close.clock import Clock
+    from cdcwatch.close.part import Part
     from cdcwatch.close.table import Scan
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
@@ -56,7 +58,9 @@ def _table(
     )
 
 
-def _agenda(settings: Settings, clock: Clock, *, window_end_us: int, bucket_bits: int) -> Agenda:
+def _agenda(
+    settings: Settings, clock: Clock, *, window_end_us: int, bucket_bits: int, part: Part | None = None
+) -> Agenda:
     schedule = Schedule(
         window_end_us=window_end_us,
         max_entries=settings.window.max_entries,
@@ -64,6 +68,8 @@ def _agenda(settings: Settings, clock: Clock, *, window_end_us: int, bucket_bits
         coarse_before_us=from_unix_us(time.time_ns() // 1000),
     )
     closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
+    if part is not None:
+        return PartAgenda(closer, DatabaseClock(), clock, part)
     return Agenda(closer, DatabaseClock(), clock)
 
 
@@ -191,14 +197,15 @@ class Closing:
         *,
         stream_lags: Callable[[], bool],
         has_told: Callable[[int], bool],
+        part: Part | None = None,
     ) -> None:
-        """`has_told`: whether the stream has told of all up to a position."""
+        """`has_told`: whether the stream has told of all up to a position. `part`: what is ours; None: everything."""
         self.is_started = False
         self._clock = clock = SystemClock()
         horizon_us = int(settings.window.horizon_s * 1_000_000)
         # Nothing is let in before the window is loaded.
         self.agenda = _agenda(
-            settings, clock, window_end_us=NEGATIVE_INFINITY_US, bucket_bits=bucket_bits_for(horizon_us)
+            settings, clock, window_end_us=NEGATIVE_INFINITY_US, bucket_bits=bucket_bits_for(horizon_us), part=part
         )
         self._closers = _Closers(settings, table, self.agenda, clock, observer)
         self._window = Window(
@@ -208,6 +215,7 @@ class Closing:
             horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
             stream_lags=stream_lags,
+            is_wanted=lambda: not (isinstance(self.agenda, PartAgenda) and self.agenda.part.is_empty),
         )
         self.sweep: Sweep | None = None
         if settings.sweep.interval_s:

@@ -83,6 +83,41 @@ class CloserSigns:
     """Since the window's loader came through a look or a page."""
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriberSigns:
+    """What is seen of the membership in the consumer group (`--role close`)."""
+
+    has_joined: bool
+    last_error: str
+    assigned: tuple[int, ...]
+    partitions: int
+    answered_age_s: float
+    """Since a broker last answered."""
+    behind_s: float
+    """Since all that the topic holds had been heard."""
+    stepped_age_s: float
+    """Since its thread last began a step."""
+
+
+def judge_subscriber(signs: SubscriberSigns | None) -> Part:
+    """None: it isn't made yet. Without a partition it is ready: the others have them."""
+    if signs is None:
+        return Part(ready=False, reason="waiting for the database", age_s=None)
+    age_s, waiting_s = signs.answered_age_s, signs.behind_s
+    reasons = (
+        (signs.stepped_age_s > STUCK_S, f"its thread has been stuck for {signs.stepped_age_s:.0f} s"),
+        (bool(signs.last_error), signs.last_error),
+        (not signs.has_joined, "joining the consumer group"),
+        (age_s > STUCK_S, f"no broker has answered for {age_s:.0f} s"),
+        (waiting_s > SINK_S, f"behind: the topic's end was last reached {waiting_s:.0f} s ago"),
+    )
+    why_not = next((reason for holds, reason in reasons if holds), None)
+    if why_not is not None:
+        return Part(ready=False, reason=why_not, age_s=age_s, waiting_s=waiting_s)
+    has = f"{len(signs.assigned)} of {signs.partitions} partitions: {', '.join(map(str, signs.assigned))}"
+    return Part(ready=True, reason=has if signs.assigned else "idle: others have all partitions", age_s=age_s)
+
+
 def judge_reader(signs: ReaderSigns | None) -> Part:
     """None: it isn't made yet."""
     if signs is None:

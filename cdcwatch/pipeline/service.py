@@ -366,7 +366,7 @@ def require_built(settings: Settings, role: str) -> None:
             f'close.action = "{settings.close.action}"',
             'use "update", "claim" or "none"',
         ),
-        (role not in {"all", "read", "sweep"}, f"--role {role}", "use --role all, --role read or --role sweep"),
+        (role not in {"all", "read", "close", "sweep"}, f"--role {role}", "use --role all, read, close or sweep"),
     ]
     for wanted, what, instead in unbuilt:
         if wanted:

@@ -6,14 +6,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from cdcwatch.backoff import Backoff
-from cdcwatch.database import connect, translated
 from cdcwatch.endpoint import TelemetryServer
-from cdcwatch.errors import CdcwatchError, ConfigurationError, UnavailableError
-from cdcwatch.pipeline.beginning import StartOverError
+from cdcwatch.errors import ConfigurationError
 from cdcwatch.pipeline.closing import Sweeping
+from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.readiness import judge_closer
-from cdcwatch.slot.catalog import load_table
 from cdcwatch.telemetry import Metrics
 
 if TYPE_CHECKING:
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 _STOP_TIMEOUT_S: Final = 15.0
-_LOOK_S: Final = 5.0
-_ANSWER_TIMEOUT_S: Final = 15.0
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +34,7 @@ class Sweeper:
         self._settings, self._once, self._announce_ready = settings, once, announce_ready
         self._metrics = Metrics()
         self._ended = threading.Event()
+        self._onlooker = Onlooker(settings, self._ended, stands_by=not once)
         self._sweeping: Sweeping | None = None
         self._is_stopping = False
         self.closed = 0
@@ -54,7 +50,7 @@ class Sweeper:
         listen = "" if self._once else self._settings.telemetry.listen
         telemetry = TelemetryServer(listen, self._metrics, self)
         try:
-            table = self._table()
+            table = self._onlooker.first_look()
             if table is not None and not self._ended.is_set():
                 self._sweep(table)
         finally:
@@ -93,43 +89,15 @@ class Sweeper:
         """Says when it is ready; begins anew when the statements no longer fit the table."""
         announced = False
         waited_s = 0.0
-        while not self._ended.wait(pause_s := _LOOK_S if announced else 0.05):
+        while not self._ended.wait(pause_s := LOOK_S if announced else 0.05):
             waited_s += pause_s
             if not announced and self.readiness()["ready"]:
                 announced = True
                 _log.info("ready")
                 self._announce_ready()
-            if waited_s >= _LOOK_S:
+            if waited_s >= LOOK_S:
                 waited_s = 0.0
-                self._compare(table)
-
-    def _compare(self, table: WatchedTable) -> None:
-        try:
-            now = self._look()
-        except CdcwatchError as error:
-            _log.debug("the table can't be looked at: %s", error)
-            return
-        if now != table:
-            raise StartOverError(f"{now.qualified_name} has changed")
-
-    def _table(self) -> WatchedTable | None:
-        """What the catalog says; tried again while the server is away, unless this is to end by itself."""
-        backoff = Backoff(first_s=0.2, most_s=5.0)
-        while not self._ended.is_set():
-            try:
-                return self._look()
-            except UnavailableError as error:
-                if self._once:
-                    raise
-                wait_s = backoff.next_s()
-                _log.warning("%s; again in %.1f s", error, wait_s)
-                self._ended.wait(wait_s)
-        return None
-
-    def _look(self) -> WatchedTable:
-        dsn = self._settings.postgres.dsn
-        with translated(), connect(dsn, application_name="cdcwatch", answer_timeout_s=_ANSWER_TIMEOUT_S) as connection:
-            return load_table(connection, self._settings)
+                self._onlooker.require_same(table)
 
 
 def require_sweeping(settings: Settings, *, once: bool) -> None:

@@ -395,7 +395,7 @@ def test_another_server_or_database_is_no_standby(database: Database, shop: Path
 
 
 def test_it_begins_anew_where_the_table_is_another(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcwatch.pipeline.sweeper._LOOK_S", 0.1)
+    monkeypatch.setattr("cdcwatch.pipeline.sweeper.LOOK_S", 0.1)
     settings = Settings(
         postgres=PostgresSettings(dsn=database.dsn),
         table=TableSettings(status="status|state"),

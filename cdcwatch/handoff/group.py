@@ -1,0 +1,201 @@
+"""A member of a consumer group on the topic: committed records of the partitions that the group gives it.
+
+Cooperative: a partition that stays with its member is not interrupted while others change hands. No offsets are
+committed: whoever gets a partition begins at its end, and takes what came before from the table.
+https://kafka.apache.org/documentation/#consumerconfigs_partition.assignment.strategy
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.handoff.client import (
+    client_configuration,
+    connected_client,
+    explain_kafka,
+    explain_kafka_exception,
+    partition_count,
+    topic_command,
+)
+
+if TYPE_CHECKING:
+    from cdcwatch.errors import CdcwatchError
+    from cdcwatch.settings import KafkaSettings
+
+_POLL_S: Final = 0.1
+_BATCH: Final = 2000
+_ASK_S: Final = 1.0
+_END_TIMEOUT_S: Final = 30.0
+_PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})  # noqa: SLF001
+
+
+class Heard(NamedTuple):
+    """A record as it came."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Holder(Protocol):
+    """Who is told what the member has. Called inside of `poll`, by its thread."""
+
+    def gained(self, partitions: list[int], count: int) -> None:
+        """These are ours, from their ends of just now on; the topic has `count`. An empty list too: it has joined."""
+
+    def lost(self, partitions: list[int], *, is_gone: bool) -> None:
+        """These are not ours any more. `is_gone`: not asked for in peace, the group went on without us."""
+
+
+def group_id(settings: KafkaSettings, slot: str) -> str:
+    """`kafka.group`, or what is made of topic and slot: workers of one slot share the work, of two slots they don't."""
+    return settings.group or f"cdcwatch.{settings.topic}.{slot}"
+
+
+class GroupMember:
+    """One consumer. For one thread; `close` leaves the group."""
+
+    def __init__(self, settings: KafkaSettings, slot: str, holder: Holder) -> None:
+        """Connects and asks to join. PreconditionError without the topic, UnavailableError without the broker."""
+        self._settings, self._holder = settings, holder
+        self._group = group_id(settings, slot)
+        self._is_closing = False
+        configuration = {
+            # What a member does not answer for so long is another's: short, as closes wait for it.
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 1000,
+            "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": 30_000,
+            **client_configuration(settings),
+            "group.id": self._group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            # A place that is no more there: what stands there is old, and harmless; what is behind it is not lost.
+            "auto.offset.reset": "earliest",
+        }
+        self._consumer: Any = connected_client(Consumer, configuration, settings.topic)
+        try:
+            self._require_topic()
+            self._consumer.subscribe(
+                [settings.topic],
+                on_assign=self._on_assign,
+                on_revoke=lambda _consumer, places: self._on_loss(places, is_gone=False),
+                on_lost=lambda _consumer, places: self._on_loss(places, is_gone=True),
+            )
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def poll(self) -> tuple[list[Heard], bool]:
+        """What has come, at most some thousands, and whether that was all; waits a little for the first.
+
+        PreconditionError for a right that is missing and a topic that is gone, UnavailableError for what ends the
+        membership; a broker that is away is waited for, and shows by `answers`.
+        """
+        try:
+            first = self._consumer.poll(_POLL_S)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]
+        except KafkaException as error:
+            raise explain_kafka_exception(error) from error
+        heard = []
+        for message in messages:
+            refused = message.error()
+            if refused is None:
+                heard.append(Heard(message.partition(), message.key(), message.value()))
+            elif not refused.retriable() and refused.code() not in _PASSING:
+                raise self._explain(refused)
+        return heard, len(messages) <= _BATCH
+
+    def partitions(self) -> int:
+        """Of the topic now. UnavailableError when no broker answers within a second, PreconditionError without it."""
+        try:
+            found = self._consumer.list_topics(self._settings.topic, timeout=_ASK_S).topics.get(self._settings.topic)
+        except KafkaException as error:
+            raise explain_kafka_exception(error) from error
+        if found is None or (found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
+            raise self._no_topic()
+        if found.error is not None:
+            raise explain_kafka(found.error)
+        return len(found.partitions)
+
+    def close(self) -> None:
+        """Leaves the group: the others share what was ours at once. Nobody is told."""
+        self._is_closing = True
+        self._consumer.close()
+
+    # -- the group gives and takes -----------------------------------------------------------------------------------
+
+    def _on_assign(self, consumer: Any, places: list[TopicPartition]) -> None:
+        """Errors come out of `poll`."""
+        if self._is_closing:
+            return
+        ends = self._ends(places)
+        count = self._counted() if places else 0
+        consumer.incremental_assign(ends)
+        self._holder.gained([place.partition for place in places], count)
+
+    def _ends(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Where each ends now: an open transaction lies behind. Asked again and again: without it nothing begins."""
+        give_up_s = time.monotonic() + _END_TIMEOUT_S
+        ends = []
+        for place in places:
+            while True:
+                try:
+                    _, end = self._consumer.get_watermark_offsets(place, timeout=_ASK_S) or (0, None)
+                except KafkaException as error:
+                    if time.monotonic() > give_up_s:
+                        raise explain_kafka_exception(error) from error
+                    continue
+                if end is not None:
+                    ends.append(TopicPartition(place.topic, place.partition, end))
+                    break
+        return ends
+
+    def _counted(self) -> int:
+        give_up_s = time.monotonic() + _END_TIMEOUT_S
+        while True:
+            try:
+                return self.partitions()
+            except UnavailableError:
+                if time.monotonic() > give_up_s:
+                    raise
+
+    def _on_loss(self, places: list[TopicPartition], *, is_gone: bool) -> None:
+        if self._is_closing:
+            return
+        self._holder.lost([place.partition for place in places], is_gone=is_gone)
+        self._consumer.incremental_unassign(places)
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _require_topic(self) -> None:
+        if partition_count(self._consumer, self._settings.topic) is None:
+            raise self._no_topic()
+
+    def _no_topic(self) -> PreconditionError:
+        settings = self._settings
+        made = "start `cdcwatch run --role read`, which makes it" if settings.create_topic else topic_command(settings)
+        return PreconditionError(f"Kafka has no topic {settings.topic!r}", remedy=f"{made}, or mend kafka.topic")
+
+    def _explain(self, error: KafkaError) -> CdcwatchError:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return PreconditionError(
+                f"Kafka refuses: {error.str()}",
+                remedy=f"kafka-acls.sh --bootstrap-server {self._settings.bootstrap_servers} --add --allow-principal"
+                f" User:… --operation Read --group {self._group}",
+            )
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return self._no_topic()
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return PreconditionError(
+                f"Kafka refuses: {error.str()}",
+                remedy=f"kafka-acls.sh --bootstrap-server {self._settings.bootstrap_servers} --add --allow-principal"
+                f" User:… --operation Read --operation Describe --topic {self._settings.topic}",
+            )
+        return explain_kafka(error)

@@ -1,0 +1,68 @@
+"""The table as a process without a stream sees it: asked for at the start, and compared every few seconds."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cdcwatch.backoff import Backoff
+from cdcwatch.close.claim import require_claims
+from cdcwatch.database import connect, translated
+from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.pipeline.beginning import StartOverError
+from cdcwatch.queries import query
+from cdcwatch.slot.catalog import load_table
+
+if TYPE_CHECKING:
+    import threading
+
+    from cdcwatch.settings import Settings
+    from cdcwatch.table import WatchedTable
+
+LOOK_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 15.0
+
+_log = logging.getLogger(__name__)
+
+
+class Onlooker:
+    """Each look is on a connection of its own."""
+
+    def __init__(self, settings: Settings, ended: threading.Event, *, stands_by: bool = True) -> None:
+        """`stands_by`: a server that is away is waited for, until `ended`."""
+        self._settings, self._ended, self._stands_by = settings, ended, stands_by
+        self.database = ""
+        """Whose table it is; known after a look."""
+
+    def first_look(self) -> WatchedTable | None:
+        """What the catalog says; None when ended before. PreconditionError too where orders can't be claimed."""
+        backoff = Backoff(first_s=0.2, most_s=5.0)
+        while not self._ended.is_set():
+            try:
+                return self._look(claims=self._settings.close.action == "claim")
+            except UnavailableError as error:
+                if not self._stands_by:
+                    raise
+                wait_s = backoff.next_s()
+                _log.warning("%s; again in %.1f s", error, wait_s)
+                self._ended.wait(wait_s)
+        return None
+
+    def require_same(self, table: WatchedTable) -> None:
+        """StartOverError when the statements no longer fit the table."""
+        try:
+            now = self._look()
+        except CdcwatchError as error:
+            _log.debug("the table can't be looked at: %s", error)
+            return
+        if now != table:
+            raise StartOverError(f"{now.qualified_name} has changed")
+
+    def _look(self, *, claims: bool = False) -> WatchedTable:
+        dsn = self._settings.postgres.dsn
+        with translated(), connect(dsn, application_name="cdcwatch", answer_timeout_s=_ANSWER_TIMEOUT_S) as connection:
+            self.database = connection.info.dbname
+            table = load_table(connection, self._settings)
+            if claims and (rights := connection.execute(query("claim", "rights")).fetchone()):
+                require_claims(*rights)
+            return table

@@ -1,0 +1,61 @@
+"""Whose an order is: the worker's that has the partition in which the order's events stand. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cdcwatch.handoff.murmur2 import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cdcwatch.table import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """One state of it; every change makes another."""
+
+    partitions: int = 0
+    """That the topic has, as far as is known."""
+    assigned: frozenset[int] = frozenset()
+    given_up: frozenset[int] = frozenset()
+    """That were ours and are not: what comes back of them from the database is let go."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is ours."""
+        return not self.assigned
+
+    def partition(self, key: Key) -> int:
+        """Where the order's events stand; -1 while the topic is not known."""
+        return partition_of(str(key).encode(), self.partitions) if self.partitions else -1
+
+    def owns(self, key: Key) -> bool:
+        """Whether an order found in the table is ours."""
+        return self.partition(key) in self.assigned
+
+    def has_lost(self, key: Key) -> bool:
+        """Whether it was ours, and is not.
+
+        Not the same as not owning it: the sweep finds others' orders, and before partitions were added an order's
+        events stood elsewhere.
+        """
+        return bool(self.given_up) and self.partition(key) in self.given_up
+
+    def gaining(self, partitions: Collection[int]) -> Ownership:
+        """With these as well."""
+        gained = frozenset(partitions)
+        return replace(self, assigned=self.assigned | gained, given_up=self.given_up - gained)
+
+    def losing(self, partitions: Collection[int]) -> Ownership:
+        """Without these."""
+        lost = self.assigned & frozenset(partitions)
+        return replace(self, assigned=self.assigned - lost, given_up=self.given_up | lost)
+
+    def counting(self, partitions: int) -> Ownership:
+        """With so many partitions in the topic. More than before: orders have moved, and nothing counts as given up."""
+        if partitions == self.partitions:
+            return self
+        return replace(self, partitions=partitions, given_up=frozenset())
