@@ -299,6 +299,11 @@ def _cross_check(settings: Settings) -> None:
         )
     if close.action == "claim":
         _check_claim(settings)
+    if close.action == "delete" and close.set:
+        raise ConfigurationError(
+            'close.action = "delete" leaves no row that close.set could write to',
+            remedy="take close.set out; what else is to happen in the same transaction goes into close.also",
+        )
     deadlines = alternatives(table.deadline)
     if not table.status and close.action == "update" and not set(deadlines) & set(close.set):
         raise ConfigurationError(

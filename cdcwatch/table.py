@@ -134,6 +134,8 @@ class WatchedTable:
     """That pgoutput reads by."""
     claim: ClaimStatuses | None = None
     """Of `close.action = "claim"`."""
+    deletes: bool = False
+    """`close.action = "delete"`: a close takes the row away and writes no status."""
 
     @property
     def told(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 -- name: close_batch
 -- Closes what of a batch is open, due by the database's clock and unchanged, and returns it with its old deadline.
 -- The rows are locked first, in the order of the key: writers that come in another order then can't deadlock with it.
--- A row that someone else holds is left to a later attempt. The update checks again what the lock has already checked.
--- A row that was locked and not updated all the same, as where a trigger says so, comes without a time of its close.
+-- A row that someone else holds is left to a later attempt. The change checks again what the lock has already checked.
+-- A row that was locked and not changed all the same, as where a trigger says so, comes without a time of its close.
 WITH _wanted AS (
     SELECT * FROM unnest({key_arrays}, %(versions)s::bigint[]) AS _wanted ({keys}, _version)
 ),
@@ -13,17 +13,40 @@ _locked AS (
     WHERE {unchanged_from_wanted} AND {is_open} AND {deadline} <= clock_timestamp()
     ORDER BY {ordered_keys}
     FOR UPDATE OF {row} SKIP LOCKED
-),
+){note},
 _closed AS (
-    UPDATE {table} AS {row}
-    SET {changes}
-    FROM _locked
+    {close}
     WHERE {same_key_as_locked}
       AND {unchanged_from_locked} AND {is_open} AND {deadline} <= clock_timestamp()
     RETURNING {returned_keys}, _locked._column, _locked._deadline, {version} AS _version,
               clock_timestamp() AS _closed_at
 ){keep}
 SELECT {key_outputs}, _locked._deadline, _closed._version, _closed_at FROM _locked LEFT JOIN _closed USING ({keys})
+
+-- name: updates_locked
+-- What close_batch does with the locked rows: close.action = "update".
+UPDATE {table} AS {row} SET {changes} FROM _locked
+
+-- name: deletes_locked
+-- The same of close.action = "delete". The join holds it back until the note is written.
+DELETE FROM {table} AS {row} USING _locked, _noted
+
+-- name: note_locked
+-- The part of close_batch that says which orders it is about to delete, by a transactional logical message: the stream has
+-- it before the deletes, which it tells from the application's own.
+, _noted AS MATERIALIZED (
+    SELECT pg_logical_emit_message(true, {prefix}, json_build_object(
+               'note', {kind}, 'table_oid', {oid}, 'keys', json_agg({noted_key}))::text) AS _lsn
+    FROM _locked HAVING count(*) > 0
+)
+
+-- name: hex_texts
+-- A key in that note: its columns' texts, whatever the database's encoding, in hexadecimal UTF-8.
+json_build_array({texts})
+
+-- name: hex_text
+-- One of them.
+encode(convert_to({text}, 'UTF8'), 'hex')
 
 -- name: make_closed
 -- The relation that the SQL of close.also reads, of the watched table's own types; gone at the end of the transaction.

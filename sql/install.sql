@@ -4,6 +4,7 @@
 --
 --     psql -d shop -f install.sql
 --     psql -d shop -f install.sql -v table=bookings -v key=booking_id -v deadline=held_until -v open=held -v identity=on
+--     psql -d shop -f install.sql -v table=carts -v status= -v close=delete
 --
 -- Variables, with their defaults; names are written as they are, without quotes, and quoted here:
 --
@@ -12,8 +13,9 @@
 --     table=orders
 --     key=id               one key column; with several, make the identity index by hand after the model below
 --     deadline=expires_at
---     status=status
+--     status=status        empty: the table has none
 --     open=pending         the status in which a deadline is live (table.open)
+--     close=update         delete: with close.action = "delete", for which the role may delete orders
 --     identity=off         on: also the replica identity over key, status and deadline
 --
 -- Not done here, as only a restart or the server's owner can: wal_level = logical, and the plugin's place in
@@ -54,10 +56,15 @@ SET client_min_messages = warning;
 \else
     \set open pending
 \endif
+\if :{?close}
+\else
+    \set close update
+\endif
 \if :{?identity}
 \else
     \set identity off
 \endif
+SELECT :'status' <> '' AS has_status, :'close' = 'delete' AS deletes \gset
 \set open_index :table _cdcwatch_open
 \set identity_index :table _cdcwatch_identity
 
@@ -79,7 +86,12 @@ ALTER ROLE :"role" SET idle_in_transaction_session_timeout = '60s';
 SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), :'role')
 \gexec
 GRANT USAGE ON SCHEMA :"schema" TO :"role";
-GRANT SELECT, UPDATE ON TABLE :"schema".:"table" TO :"role";
+\if :deletes
+    -- A row is locked before it is deleted, which takes the right to update any one column.
+    GRANT SELECT, DELETE, UPDATE (:"key") ON TABLE :"schema".:"table" TO :"role";
+\else
+    GRANT SELECT, UPDATE ON TABLE :"schema".:"table" TO :"role";
+\endif
 
 -- What cdcwatch itself must keep in the database.
 CREATE SCHEMA IF NOT EXISTS cdcwatch;
@@ -116,8 +128,7 @@ COMMENT ON TABLE cdcwatch.claims IS 'orders whose external action is under way, 
 GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE cdcwatch.claims TO :"role";
 
 -- The index of due orders. Its condition is written as the scans write it, so that the planner can prove one from the
--- other. By hand with several open statuses, … WHERE status IN ('pending', 'reserved'), and without a status column,
--- … (expires_at) WHERE expires_at IS NOT NULL.
+-- other. By hand with several open statuses: … WHERE status IN ('pending', 'reserved').
 -- An order that leaves the open status leaves this index, so its update is never a HOT update, whatever the fillfactor:
 -- lowering fillfactor for the close's sake only makes the table larger. Updates of columns in no index stay HOT.
 -- On a partitioned table CONCURRENTLY is refused: index and identity are made partition by partition, and the script
@@ -133,7 +144,12 @@ SELECT format('DROP INDEX CONCURRENTLY %I.%I', :'schema', index_class.relname)
  WHERE pg_index.indrelid = format('%I.%I', :'schema', :'table')::regclass
    AND index_class.relname IN (:'open_index', :'identity_index') AND NOT pg_index.indisvalid
 \gexec
-CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index" ON :"schema".:"table" (:"deadline") WHERE :"status" = :'open';
+\if :has_status
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index" ON :"schema".:"table" (:"deadline") WHERE :"status" = :'open';
+\else
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index"
+        ON :"schema".:"table" (:"deadline") WHERE :"deadline" IS NOT NULL;
+\endif
 
 -- The replica identity. With it the WAL holds an order's old status and deadline exactly when one of them changes, at a
 -- fraction of what REPLICA IDENTITY FULL writes, and events tell what changed. Its columns must be NOT NULL.
@@ -146,8 +162,12 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS :"open_index" ON :"schema".:"table" (:"d
        AND attname IN (:'key', :'status', :'deadline') AND NOT attnotnull
     HAVING count(*) > 0
     \gexec
-    CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS :"identity_index"
-        ON :"schema".:"table" (:"key", :"status", :"deadline");
+    \if :has_status
+        CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS :"identity_index"
+            ON :"schema".:"table" (:"key", :"status", :"deadline");
+    \else
+        CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS :"identity_index" ON :"schema".:"table" (:"key", :"deadline");
+    \endif
     ALTER TABLE :"schema".:"table" REPLICA IDENTITY USING INDEX :"identity_index";
 \endif
 

@@ -275,6 +275,7 @@ SELECT has_schema_privilege(relation.relnamespace, 'USAGE')                     
        NOT EXISTS (SELECT FROM unnest(%(written)s::text[]) AS wanted (name)
                     WHERE NOT has_column_privilege(relation.oid, wanted.name, 'UPDATE'))       AS may_update,
        has_table_privilege(relation.oid, 'DELETE')                                             AS may_delete,
+       has_any_column_privilege(relation.oid, 'UPDATE')                                        AS may_lock,
        has_database_privilege(current_database(), 'TEMPORARY')                                 AS may_make_temporary,
        quote_ident(current_database())                                                         AS database,
        row_security_active(relation.oid)

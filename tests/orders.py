@@ -41,6 +41,7 @@ class Orders:
         open: tuple[str, ...] = ("pending",),  # noqa: A002
         closed_status: str = "expired",
         claim: ClaimStatuses | None = None,
+        deletes: bool = False,
         extra: str = "",
     ) -> None:
         self.database = database
@@ -57,6 +58,7 @@ class Orders:
             closed_status=closed_status,
             zone=zone,
             claim=claim,
+            deletes=deletes,
         )
         columns = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(c.type)) for c in key]
         columns.append(sql.SQL("{} {}").format(sql.Identifier(deadline), sql.SQL(deadline_type)))

@@ -15,7 +15,7 @@ from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate
 from cdcwatch.decode.plugins import decoder_factory
 from cdcwatch.queries import query
-from cdcwatch.settings import PostgresSettings, Settings, SlotSettings, TableSettings
+from cdcwatch.settings import CloseSettings, PostgresSettings, Settings, SlotSettings, TableSettings
 from cdcwatch.slot.catalog import read_table
 from cdcwatch.slot.publication import creation
 from cdcwatch.table import canonical_key
@@ -56,12 +56,13 @@ class Streams:
     def _slot(self, plugin: str) -> str:
         return f"{plugin}_{self._name}"
 
-    def watch(self, name: str, **table: Any) -> Watched:
+    def watch(self, name: str, *, close: CloseSettings | None = None, **table: Any) -> Watched:
         """The table with this configured name, from now on."""
         settings = Settings(
             postgres=PostgresSettings(dsn=self.dsn),
             slot=SlotSettings(plugin="pgoutput", publication=f"of {name}"[:63]),
             table=TableSettings(name=name, **table),
+            close=close or CloseSettings(),
         )
         facts = read_table(self.connection, settings)
         self.connection.execute(creation(settings, facts, self.connection.info.server_version))
@@ -111,10 +112,11 @@ class Watched:
         told = [self._streams.read(plugin, self.table, publication) for plugin in self._streams.plugins]
         for other in told[1:]:
             assert other == told[0]
-            assert self._events(other) == self._events(told[0])
+            assert self.events(other) == self.events(told[0])
         return told[0]
 
-    def _events(self, messages: list[Message]) -> list[Event]:
+    def events(self, messages: list[Message]) -> list[Event]:
+        """What subscribers would be told of it."""
         encoder = EventEncoder(self.table, system_identifier="7", database="shop")
         derivation = Derivation(DeadlineRule(self.table), encoder)
         derivation.restart(Position())

@@ -85,9 +85,15 @@ class _Retry(NamedTuple):
 class Closer:
     """The pending orders, in both lanes. Not thread-safe."""
 
-    def __init__(self, schedule: Schedule, *, random: Callable[[], float], attempts: int = ATTEMPTS) -> None:
-        """`random` gives the jitter, in [0, 1); `attempts` may fail before an order is given up."""
+    def __init__(
+        self, schedule: Schedule, *, random: Callable[[], float], attempts: int = ATTEMPTS, deletes: bool = False
+    ) -> None:
+        """`random` gives the jitter, in [0, 1); `attempts` may fail before an order is given up.
+
+        `deletes`: a close takes the row away (`close.action = "delete"`).
+        """
         self.schedule = schedule
+        self._deletes = deletes
         self._attempts = attempts
         self._random = random
         # What awaits another attempt, in flight or not. The heap may hold stale entries, as many as live ones.
@@ -331,8 +337,13 @@ class Closer:
         return known is not None and known.outcome is None
 
     def _outcome(self, unclosed: Unclosed) -> Outcome:
-        """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it."""
+        """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it.
+
+        So is `gone` where a close deletes: nothing is left that could tell.
+        """
         due, outcome, row = unclosed[:3]
+        if self._deletes and outcome is Outcome.GONE and self._awaits_answer(due.key):
+            return Outcome.FOUND_CLOSED
         is_ours = outcome is Outcome.ALREADY_CLOSED and self._awaits_answer(due.key)
         return Outcome.FOUND_CLOSED if is_ours and row is not None and row.version in (0, due.version + 1) else outcome
 

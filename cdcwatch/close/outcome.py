@@ -23,7 +23,9 @@ class Outcome(StrEnum):
     """Another deadline or another version than we knew."""
     ALREADY_CLOSED = "already_closed"
     FOUND_CLOSED = "found_closed"
-    """Already closed, with the next version, after an attempt of ours of which the answer was lost."""
+    """Already closed, with the next version, after an attempt of ours of which the answer was lost.
+
+    Where closes delete: gone after such an attempt."""
     GONE = "gone"
     """There is no such row."""
     CLEARED = "cleared"
@@ -78,7 +80,7 @@ class Closed(NamedTuple):
     key: Key
     deadline_us: int
     version: int
-    """The version after the close."""
+    """The version after the close; of a deleted order, its last."""
     closed_us: int
     """The database's clock at the row's close."""
 

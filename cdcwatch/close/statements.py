@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, LiteralString
 from psycopg import sql
 
 from cdcwatch.columns import after_page, deadline_instant, first_local, is_due, key_text, last_local, page_mark
+from cdcwatch.decode.note import CLOSING, PREFIX
 from cdcwatch.queries import expression, query
 from cdcwatch.table import key_texts
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CloseStatements:
-    """Every statement of `close.action = "update"` for a table."""
+    """Every statement of `close.action = "update"` for a table, or of "delete"."""
 
     def __init__(self, table: WatchedTable, *, changes: Mapping[str, str], has_also: bool, page_rows: int) -> None:
         """`changes`: further columns the close writes, and their SQL expressions (`close.set`)."""
@@ -51,7 +52,15 @@ class CloseStatements:
         kept = self._closed_columns("{key}", keys, "_column", "_version")
         keep = sql.SQL(query("close", "keep_closed")).format(columns=kept) if has_also else sql.SQL("")
         self._keys, self._parts, self._keep = keys, parts, keep
-        self.close_batch = _block("close_batch", **parts, key_outputs=self._key_outputs("{key}", keys), keep=keep)
+        way = "deletes_locked" if table.deletes else "updates_locked"
+        self.close_batch = _block(
+            "close_batch",
+            **parts,
+            key_outputs=self._key_outputs("{key}", keys),
+            keep=keep,
+            note=self._note() if table.deletes else sql.SQL(""),
+            close=sql.SQL(expression("close", way)).format(**parts),
+        )
         self.make_closed = _block(
             "make_closed",
             columns=self._closed_columns("{row}.{column}", keys, None, None),
@@ -112,6 +121,20 @@ class CloseStatements:
         return _listed(
             key_text(column, sql.SQL(place).format(row=self._row, column=identifier(column.name), key=key))
             for column, key in zip(self._table.key, keys, strict=True)
+        )
+
+    def _note(self) -> sql.Composed:
+        """The part of `close_batch` that writes a `cdcwatch.decode.note.Closing` before the rows are gone."""
+        table, keys = self._table, self._keys
+        noted: sql.Composable = keys[0]
+        if not table.has_integer_key:
+            texts = [
+                sql.SQL(expression("close", "hex_text")).format(text=key_text(column, key))
+                for column, key in zip(table.key, keys, strict=True)
+            ]
+            noted = sql.SQL(expression("close", "hex_texts")).format(texts=_listed(texts))
+        return sql.SQL(expression("close", "note_locked")).format(
+            prefix=sql.Literal(PREFIX), kind=sql.Literal(CLOSING), oid=sql.Literal(table.oid), noted_key=noted
         )
 
     def _in_range(self, begin: LiteralString, *, takes_in_bound: bool = False) -> sql.Composable:

@@ -1,4 +1,4 @@
-"""`close.action = "update"`: the close as one UPDATE that checks everything again in the database.
+"""`close.action = "update"` and "delete": the close as one statement that checks everything again in the database.
 
 No session state is kept, so that it works through a pooler in transaction mode. Row values never reach the log.
 https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
@@ -58,6 +58,7 @@ _TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703", "53100", "53200", "
 _READ_ONLY: Final = "25006"
 _ENDED: Final = frozenset({"FATAL", "PANIC"})
 _PASSED_OVER: Final = "the UPDATE changed no row: a trigger?"
+_KEPT: Final = "the DELETE removed no row: a trigger, or row-level security?"
 
 
 class PostgresTable:
@@ -84,6 +85,7 @@ class PostgresTable:
         self._page_rows = page_rows
         self._answer_timeout_s = answer_timeout_s
         self._has_warned = False
+        self._passed_over = _KEPT if table.deletes else _PASSED_OVER
         self._statements = CloseStatements(table, changes=changes or {}, has_also=bool(self._also), page_rows=page_rows)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -153,9 +155,9 @@ class PostgresTable:
             else:
                 report.closed += closed
                 if passed_over:
-                    report.error = _PASSED_OVER
+                    report.error = said = self._passed_over
                     report.unclosed += [
-                        Unclosed(due, Outcome.FAILED, None, _PASSED_OVER) for due in part if due.key in passed_over
+                        Unclosed(due, Outcome.FAILED, None, said) for due in part if due.key in passed_over
                     ]
                 if len(closed) + len(passed_over) < len(part):
                     keys = passed_over.union(one.key for one in closed)

@@ -1,7 +1,7 @@
 """The stream's messages to deadline events and schedule updates, with the ids that make a replay harmless.
 
-State lives between two messages of one transaction only: the ordinal, and a delete that may turn out to be half of a
-move between partitions. https://www.postgresql.org/docs/current/ddl-partitioning.html
+State lives between two messages of one transaction only: the ordinal, which orders it is about to close by deleting
+them, and a delete that may turn out to be half of a move between partitions. https://www.postgresql.org/docs/current/ddl-partitioning.html
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate
-from cdcwatch.decode.note import CloseFailure
+from cdcwatch.decode.note import CloseFailure, Closing
 from cdcwatch.errors import DecodeError
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
     from cdcwatch.deadline.event import Encoder, Event, Stamp
-    from cdcwatch.deadline.rule import DeadlineRule
+    from cdcwatch.deadline.rule import DeadlineRule, Derived
     from cdcwatch.decode.change import Message, Row, Unreadable
     from cdcwatch.table import Key
 
@@ -53,6 +53,7 @@ class Derivation:
             0  # the position, in pieces: it moves with every change
         )
         self._held_delete: Change | None = None
+        self._closing: set[Key] = set()  # what the transaction at hand has said it closes, and not deleted yet
         self._events: list[Event] = []
         self._updates: list[Update] = []
         self._truncated_at: list[int] = []
@@ -95,6 +96,7 @@ class Derivation:
         self._covered, self._snapshot, self._is_shown, self.tells_all = covered, snapshot, False, False
         self._end_lsn, self._news_commit_lsn, self._news_ordinal = covered
         self._transaction, self._held_delete, self._ordinal = None, None, 0
+        self._closing = set()
         self._events, self._updates, self._truncated_at = [], [], []
 
     def feed(self, message: Message) -> None:
@@ -109,6 +111,8 @@ class Derivation:
             self._truncate(message)
         elif isinstance(message, CloseFailure):
             self._close_failed(message)
+        elif isinstance(message, Closing):
+            self._begin_to_close(message)
         else:
             self._unreadable(message)
 
@@ -141,6 +145,8 @@ class Derivation:
             raise DecodeError("a commit came without its begin", remedy="report this with the server's version")
         self._settle_held_delete()
         self._transaction = None
+        if self._closing:
+            self._closing = set()
         if commit.end_lsn > self._end_lsn:
             self._end_lsn, self._news_commit_lsn, self._news_ordinal = commit.end_lsn, commit.commit_lsn, self._ordinal
 
@@ -159,7 +165,12 @@ class Derivation:
             else:
                 self._settle_held_delete()
         if new is None:
-            self._held_delete = change
+            if key in self._closing:
+                # A close, whatever follows: an order of the same key that comes back at once is a new one.
+                self._closing.discard(key)
+                self._removed(key, old, is_close=True)
+            else:
+                self._held_delete = change
             return
         if old_key is not None:
             # The old key is deleted, the new one inserted: two ordinals.
@@ -169,8 +180,8 @@ class Derivation:
         # The heap takes the version from every change, event or not.
         is_claimed = self._claimed_status is not None and new.status == self._claimed_status
         self._updates.append((key, None if is_claimed else live_us, new.version or 0))
-        if self._is_news() or (self._is_shown and self._tells_from(kind, old, new, live_us)):
-            rule = self._rule
+        rule = self._rule
+        if self._is_news() or (self._is_shown and kind == UPDATE and self._tells_from(rule.updated(old, new, live_us))):
             derived = rule.inserted(new, live_us) if kind == INSERT else rule.updated(old, new, live_us)
             if derived is not None:
                 stamp = self._stamp or self._stamped()
@@ -181,10 +192,11 @@ class Derivation:
         if held is not None:
             self._removed(held.key, held.old)
 
-    def _removed(self, key: Key, old: Row | None) -> None:
+    def _removed(self, key: Key, old: Row | None, *, is_close: bool = False) -> None:
+        rule = self._rule
         self._updates.append((key, None, 0))
-        if self._is_news():
-            derived = self._rule.deleted(old)
+        if self._is_news() or (self._is_shown and is_close and self._tells_from(rule.closed(old))):
+            derived = rule.closed(old) if is_close else rule.deleted(old)
             if derived is not None:
                 stamp = self._stamp or self._stamped()
                 self._events.append(self._encoder.change(key, derived, stamp, self._ordinal))
@@ -217,6 +229,13 @@ class Derivation:
         if self._is_news():
             self._events.append(self._encoder.close_failure(failure, self._transaction.commit_lsn, self._ordinal))
 
+    def _begin_to_close(self, closing: Closing) -> None:
+        """No row change, so no ordinal: of what follows in this transaction, the deletes of these keys are closes."""
+        if self._transaction is None:
+            raise DecodeError("a note came outside a transaction", remedy="report this with the server's version")
+        self._settle_held_delete()
+        self._closing |= closing.keys
+
     def _stamped(self) -> Stamp:
         begin = self._transaction
         if begin is None:
@@ -224,12 +243,11 @@ class Derivation:
         self._stamp = stamp = self._encoder.stamp(begin.commit_lsn, begin.time_us)
         return stamp
 
-    def _tells_from(self, kind: str, old: Row | None, new: Row, live_us: int | None) -> bool:
+    def _tells_from(self, derived: Derived | None) -> bool:
         """Whether this change, which the snapshot shows, is told, and all that follow: from the first close on."""
         begin, covered, snapshot = self._transaction, self._covered, self._snapshot
-        if begin is None or snapshot is None or not snapshot.to_first_close or kind != UPDATE:
+        if begin is None or snapshot is None or not snapshot.to_first_close:
             return False
-        derived = self._rule.updated(old, new, live_us)
         if derived is None or not self._rule.is_close(derived):
             return False
         self._snapshot, self._is_shown, self.tells_all = None, False, True

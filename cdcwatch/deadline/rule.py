@@ -51,6 +51,7 @@ class DeadlineRule:
         self.claimed_status = table.claim.processing if table.claim and table.status else None
         """The status in which a deadline is told as live and armed in no heap."""
         self._closed_status = table.closed_status if table.status else None
+        self._clears = table.status is None and not table.deletes
         self.never_due_count = 0
         """New rows that were open with the deadline `infinity`: they never come, and are in no heap."""
 
@@ -87,7 +88,12 @@ class DeadlineRule:
 
     def is_close(self, derived: Derived) -> bool:
         """Whether it may be a close of ours: without a status it shows as a deadline that was cleared."""
-        return derived.type == EXPIRED or (self._closed_status is None and derived.reason == REASON_CLEARED)
+        return derived.type == EXPIRED or (self._clears and derived.reason == REASON_CLEARED)
+
+    def closed(self, old: Row | None) -> Derived | None:
+        """A row that a close of ours has deleted."""
+        was = None if old is None else self.was_live_us(old)
+        return None if old is not None and was is None else Derived(EXPIRED, None, was)
 
     def deleted(self, old: Row | None) -> Derived | None:
         """A row that is gone."""

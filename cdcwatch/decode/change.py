@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from cdcwatch.decode.note import CloseFailure
+from cdcwatch.decode.note import Note
 from cdcwatch.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Commit(NamedTuple):
     """The first position behind the commit record: what may be confirmed once the transaction is durable."""
 
 
-Message = Begin | Change | Truncate | Unreadable | CloseFailure | Commit
+Message = Begin | Change | Truncate | Unreadable | Note | Commit
 
 
 class Decoder(Protocol):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cdcwatch.decode.change import Message, Unreadable
-    from cdcwatch.decode.note import CloseFailure
+    from cdcwatch.decode.note import Note
     from cdcwatch.table import Column, Key, WatchedTable
 
 _BEGIN: Final = struct.Struct("!QqI")
@@ -140,7 +140,7 @@ class PgoutputDecoder:
         _flags, commit_lsn, end_lsn, _time_us = _COMMIT.unpack_from(data, 1)
         return Commit(commit_lsn, end_lsn)
 
-    def _note(self, data: bytes) -> CloseFailure | None:
+    def _note(self, data: bytes) -> Note | None:
         """A logical message; None where it isn't one of ours."""
         is_transactional, _lsn = _MESSAGE.unpack_from(data, 1)
         prefix, at = name_at(data, 1 + _MESSAGE.size)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cdcwatch.decode.change import Decoder, Message, Unreadable
-    from cdcwatch.decode.note import CloseFailure
+    from cdcwatch.decode.note import Note
 
 _ABSENT: Final = object()
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -134,7 +134,7 @@ class Wal2JsonDecoder:
             return self._note(parsed)
         raise DecodeError("wal2json sent an action that isn't known", remedy="use wal2json 2.x") from None
 
-    def _note(self, line: Mapping[str, Any]) -> CloseFailure | None:
+    def _note(self, line: Mapping[str, Any]) -> Note | None:
         """A logical message; None where it isn't one of ours."""
         is_ours = line.get("prefix") == PREFIX and line.get("transactional") is True
         return parse_note(line.get("content", ""), self._table) if is_ours else None

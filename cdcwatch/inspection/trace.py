@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Truncate, Unreadable
-from cdcwatch.decode.note import CloseFailure
+from cdcwatch.decode.note import CloseFailure, Closing
 from cdcwatch.inspection.reason import MERGED, behind, why_none
 from cdcwatch.lsn import format_lsn
 
@@ -65,6 +65,7 @@ class Tracer:
         self._begin: Begin | None = None
         self._ordinal = 0
         self._held: Change | None = None
+        self._closing: set[Key] = set()
         derivation.restart(covered, snapshot)
 
     def feed(self, message: Message) -> list[Traced]:
@@ -86,7 +87,7 @@ class Tracer:
 
     def _steps(self, message: Message) -> list[_Step]:
         if isinstance(message, Begin):
-            self._begin, self._ordinal, self._held = message, 0, None
+            self._begin, self._ordinal, self._held, self._closing = message, 0, None, set()
             return []
         if isinstance(message, Change):
             return self._change_steps(message)
@@ -97,6 +98,8 @@ class Tracer:
             steps.append(self._step(UNREADABLE_KIND, "?", None, None))
         elif isinstance(message, CloseFailure):
             steps.append(self._step(CLOSE_FAILED_KIND, ", ".join(message.key), None, None))
+        elif isinstance(message, Closing):
+            self._closing |= message.keys
         return steps
 
     def _change_steps(self, change: Change) -> list[_Step]:
@@ -106,7 +109,10 @@ class Tracer:
             self._ordinal += 1  # the delete's, which gives nothing by itself
             return [self._step(UPDATE, change.key, held.old, change.new)]
         steps = self._settled()
-        if change.new is None:
+        if change.new is None and change.key in self._closing:
+            self._closing.discard(change.key)
+            steps.append(self._step(DELETE, change.key, change.old, None))
+        elif change.new is None:
             self._held = change
         elif change.old_key is not None:
             steps.append(self._step(DELETE, change.old_key, change.old, None))

@@ -67,7 +67,8 @@ def _agenda(
         bucket_bits=bucket_bits,
         coarse_before_us=from_unix_us(time.time_ns() // 1000),
     )
-    closer = Closer(schedule, random=random.random, attempts=settings.close.attempts)
+    close = settings.close
+    closer = Closer(schedule, random=random.random, attempts=close.attempts, deletes=close.action == "delete")
     if part is not None:
         return PartAgenda(closer, DatabaseClock(), clock, part)
     return Agenda(closer, DatabaseClock(), clock)

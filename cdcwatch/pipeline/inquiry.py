@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from cdcwatch.close.claim import require_claims
 from cdcwatch.database import connect, translated
 from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
+from cdcwatch.errors import PreconditionError
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table, read_table
-from cdcwatch.slot.publication import publication_stamp, require_published
+from cdcwatch.slot.publication import UNTOLD, UNTOLD_REMEDY, publication_stamp, require_published, tells_notes
 from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Inquiry:
         with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
             table = self._stamped(connection, load_table(connection, self._settings))
+            if not tells_notes(self._settings, connection.info.server_version):
+                raise PreconditionError(UNTOLD, remedy=UNTOLD_REMEDY)
             if claims and (rights := connection.execute(query("claim", "rights")).fetchone()):
                 require_claims(*rights)
             return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)

@@ -361,11 +361,6 @@ def require_built(settings: Settings, role: str) -> None:
     """ConfigurationError for what this version's configuration knows and its code doesn't do yet."""
     unbuilt = [
         (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
-        (
-            settings.close.action not in {"update", "claim", "none"},
-            f'close.action = "{settings.close.action}"',
-            'use "update", "claim" or "none"',
-        ),
         (role not in {"all", "read", "close", "sweep"}, f"--role {role}", "use --role all, read, close or sweep"),
     ]
     for wanted, what, instead in unbuilt:

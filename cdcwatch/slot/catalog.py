@@ -233,6 +233,7 @@ def _watchable(
         columns=tuple(_plain(column) for column in columns.values()),
         zone="" if deadline.time_kind == "timestamptz" else settled.time_zone,
         claim=_claim_statuses(settings) if status else None,
+        deletes=settings.close.action == "delete",
     )
     facts = TableFacts(
         watched,

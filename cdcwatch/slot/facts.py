@@ -94,6 +94,8 @@ class Rights:
     may_delete: bool
     is_filtered: bool = False
     """Row-level security hides rows from this role."""
+    may_lock: bool = True
+    """Rows: UPDATE on any column."""
     may_make_temporary: bool = True
     """Tables: what `close.also` reads is one."""
     database: str = ""

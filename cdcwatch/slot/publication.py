@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 COLUMN_LISTS_SINCE: Final = 150_000
 VIA_ROOT_SINCE: Final = 130_000
+NOTES_SINCE: Final = 140_000
+UNTOLD: Final = (
+    'close.action = "delete": before PostgreSQL 14 pgoutput tells no close from the DELETE of an application'
+)
+UNTOLD_REMEDY: Final = 'slot.plugin = "wal2json", or let closes update: close.action = "update"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,12 @@ def publication_stamp(connection: psycopg.Connection[Any], oid: int, settings: S
     wanted = {"publication": settings.slot.publication, "oid": oid}
     row = connection.execute(query("preflight", "publication_stamp"), wanted).fetchone()
     return PublicationStamp(*row) if row else NO_PUBLICATION
+
+
+def tells_notes(settings: Settings, server_version: int) -> bool:
+    """Whether the stream carries the logical messages that this configuration's closes need."""
+    is_needed = settings.close.action == "delete" and settings.slot.plugin == "pgoutput"
+    return server_version >= NOTES_SINCE or not is_needed
 
 
 def may_publish(connection: psycopg.Connection[Any], table: TableFacts) -> bool:

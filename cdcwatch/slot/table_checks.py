@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch.slot.check import Check
 from cdcwatch.slot.identity import inexact_leaves, making_exact
 from cdcwatch.slot.partitions import named
-from cdcwatch.slot.publication import creation_text, publication_flaw, quoted_name, watched_columns
+from cdcwatch.slot.publication import (
+    UNTOLD,
+    UNTOLD_REMEDY,
+    creation_text,
+    publication_flaw,
+    quoted_name,
+    tells_notes,
+    watched_columns,
+)
 
 if TYPE_CHECKING:
     from cdcwatch.slot.catalog import TableFacts
@@ -189,13 +197,16 @@ def rights(facts: Facts) -> Check | None:
         missing.append("UPDATE")
     if action == "delete" and not facts.rights.may_delete:
         missing.append("DELETE")
+    if action == "delete" and not facts.rights.may_lock:
+        # Locking a row before it is deleted takes that right on any one column.
+        missing.append(f"UPDATE ({facts.table.quoted(column.name for column in facts.table.watched.key[:1])})")
     grants = [f"GRANT {', '.join(missing)} ON {name} TO {role}"] if missing else []
     if not facts.rights.may_use_schema:
         grants.insert(0, f"GRANT USAGE ON SCHEMA {facts.table.sql_schema} TO {role}")
         missing.insert(0, "USAGE of its schema")
     if missing:
         return Check("rights", "fail", f"{role} lacks {', '.join(missing)} on {name}", "; ".join(grants))
-    if facts.settings.close.also.strip() and action in {"update", "claim"} and not facts.rights.may_make_temporary:
+    if facts.settings.close.also.strip() and action != "none" and not facts.rights.may_make_temporary:
         return Check(
             "rights",
             "fail",
@@ -226,6 +237,8 @@ def publication(facts: Facts) -> Check | None:
     if told is None:
         return _no_publication(facts, found)
     name = quoted_name(facts.settings.slot.publication)
+    if not tells_notes(facts.settings, facts.server.version_number):
+        return Check("publication", "fail", UNTOLD, UNTOLD_REMEDY)
     flaw = publication_flaw(facts.settings, found, told, facts.server.version_number)
     if flaw is not None:
         return Check("publication", "fail", f"publication {name} {flaw.said}", flaw.remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -10,15 +11,16 @@ from cdcwatch.close.outcome import Outcome
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.errors import ConnectionBrokeError, UnavailableError
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, instant_sql
-from tests.fakes.table import FakeClock, FakeDatabase, FakeRow, FakeTable
+from tests.fakes.table import WATCHED, FakeClock, FakeDatabase, FakeRow, FakeTable
 from tests.orders import Orders
 
 HOUR_US = 3_600_000_000
 
 
 class FakeWorld:
-    def __init__(self):
-        self.database = FakeDatabase()
+    def __init__(self, *, deletes=False):
+        self.deletes = deletes
+        self.database = FakeDatabase(replace(WATCHED, deletes=deletes))
         self.table = FakeTable(self.database, FakeClock())
         self.table.connect()
         self.now_us = self.database.now_us
@@ -30,7 +32,8 @@ class FakeWorld:
         del self.database.rows[key]
 
     def status(self, key):
-        return self.database.rows[key].status
+        row = self.database.rows.get(key)
+        return row and row.status
 
     def refuse(self, *keys):
         self.database.poison |= set(keys)
@@ -46,11 +49,11 @@ class FakeWorld:
 
 
 class PostgresWorld:
-    def __init__(self, database, *, zone=""):
+    def __init__(self, database, *, zone="", deletes=False):
         """`zone`: deadlines without time zone, by its clocks (which are never put back)."""
-        self.zone = zone
+        self.zone, self.deletes = zone, deletes
         kind = {"deadline_type": "timestamp without time zone", "zone": zone} if zone else {}
-        self.orders = Orders(database, **kind)
+        self.orders = Orders(database, deletes=deletes, **kind)
         self.table = self.orders.open_table(page_rows=3)
         self.now_us = self.table.sample_clock(1)[0].database_us
 
@@ -70,9 +73,14 @@ class PostgresWorld:
         self.orders.connection.execute("DELETE FROM orders WHERE id = %s", [key])
 
     def status(self, key):
-        return self.orders.connection.execute("SELECT status FROM orders WHERE id = %s", [key]).fetchone()[0]
+        row = self.orders.connection.execute("SELECT status FROM orders WHERE id = %s", [key]).fetchone()
+        return row and row[0]
 
     def refuse(self, *keys):
+        if self.deletes:
+            self.orders.connection.execute("CREATE TABLE lines (order_id bigint REFERENCES orders)")
+            self.orders.connection.execute("INSERT INTO lines SELECT unnest(%s::bigint[])", [list(keys)])
+            return
         self.orders.connection.execute(
             f"ALTER TABLE orders ADD CONSTRAINT refused CHECK (status <> 'expired' OR id NOT IN ({', '.join(map(str, keys))}))"
         )
@@ -80,8 +88,9 @@ class PostgresWorld:
     def breaks(self, key):
         self.orders.connection.execute(
             "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql AS"
-            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN new; END $$;"
-            f" CREATE TRIGGER breaks BEFORE UPDATE ON orders FOR EACH ROW WHEN (new.id = {key}) EXECUTE FUNCTION breaks()"
+            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN old; END $$;"
+            f" CREATE TRIGGER breaks BEFORE {'DELETE' if self.deletes else 'UPDATE'} ON orders FOR EACH ROW"
+            f" WHEN (old.id = {key}) EXECUTE FUNCTION breaks()"
         )
 
     @contextmanager
@@ -92,13 +101,23 @@ class PostgresWorld:
             other.rollback()
 
 
-@pytest.fixture(params=["fake", "postgres", "postgres, local times"])
+@pytest.fixture(
+    params=[
+        "fake",
+        "fake, deletes",
+        "postgres",
+        "postgres, local times",
+        "postgres, deletes",
+        "postgres, deletes, local",
+    ]
+)
 def world(request):
-    if request.param == "fake":
-        yield FakeWorld()
+    deletes = "deletes" in request.param
+    if request.param.startswith("fake"):
+        yield FakeWorld(deletes=deletes)
         return
-    zone = "" if request.param == "postgres" else "Asia/Kolkata"
-    world = PostgresWorld(request.getfixturevalue("database"), zone=zone)
+    zone = "Asia/Kolkata" if "local" in request.param else ""
+    world = PostgresWorld(request.getfixturevalue("database"), zone=zone, deletes=deletes)
     yield world
     world.table.disconnect()
     world.orders.connection.close()
@@ -112,11 +131,11 @@ def test_a_due_order_is_closed_once(world):
     deadline_us = world.now_us - 5_000_000
     world.put(1, deadline_us, version=4)
     (closed,) = world.table.close([Due(1, deadline_us, 4)]).closed
-    assert (closed.key, closed.deadline_us, closed.version) == (1, deadline_us, 5)
+    assert (closed.key, closed.deadline_us, closed.version) == (1, deadline_us, 4 if world.deletes else 5)
     assert closed.lateness_us >= 5_000_000
-    assert world.status(1) == "expired"
+    assert world.status(1) == (None if world.deletes else "expired")
     report = world.table.close([Due(1, deadline_us, 4)])
-    assert (report.closed, outcomes(report)) == ([], {1: Outcome.ALREADY_CLOSED})
+    assert (report.closed, outcomes(report)) == ([], {1: Outcome.GONE if world.deletes else Outcome.ALREADY_CLOSED})
 
 
 def test_every_other_end_is_named(world):

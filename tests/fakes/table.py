@@ -113,8 +113,11 @@ class FakeTable:
                         report.unclosed.append(Unclosed(due, Outcome.FAILED, None, "poison"))
                         report.error = "poison"
                         continue
-                    row.status = database.watched.closed_status
-                    row.version += 1
+                    if database.watched.deletes:
+                        del database.rows[due.key]
+                    else:
+                        row.status = database.watched.closed_status
+                        row.version += 1
                     database.closes.append((due.key, database.now_us))
                     report.closed.append(Closed(due.key, due.deadline_us, row.version, database.now_us))
                 else:

@@ -173,9 +173,11 @@ class World:
         )
 
     @contextlib.contextmanager
-    def running(self, *arguments: str, gets_ready: bool = True) -> Iterator[Process]:
+    def running(
+        self, *arguments: str, gets_ready: bool = True, environment: Mapping[str, str] | None = None
+    ) -> Iterator[Process]:
         """A service that is ready, unless it can't be; stopped at the end, killed where the test failed."""
-        process = self.run(*arguments)
+        process = self.run(*arguments, environment=environment)
         try:
             if gets_ready:
                 process.wait_ready()

@@ -10,6 +10,7 @@ from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
+from cdcwatch.decode.note import Closing
 from tests.fakes.table import WATCHED
 
 rows = st.builds(
@@ -21,7 +22,9 @@ rows = st.builds(
 # What a client does to a row of the table; which key, and what becomes of it.
 deeds = st.lists(
     st.tuples(
-        st.sampled_from(["put", "put", "delete", "move", "rename", "truncate", "garble"]), st.integers(0, 2), rows
+        st.sampled_from(["put", "put", "delete", "move", "rename", "truncate", "garble", "note"]),
+        st.integers(0, 2),
+        rows,
     ),
     max_size=6,
 )
@@ -44,6 +47,8 @@ def _changes(table, deed, key, row, *, old_rows):  # noqa: PLR0911  a deed each
     old = table.get(key) if old_rows else None
     if deed == "garble":
         return [Unreadable("garbled", "wal2json", "ff", is_truncated=False)]
+    if deed == "note":  # a close that deletes; what it deletes then, or doesn't
+        return [Closing(WATCHED.oid, frozenset({key, (key + 1) % 3}))]
     if deed == "truncate":
         table.clear()
         return [Truncate()]

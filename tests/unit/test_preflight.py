@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.settings import PostgresSettings, Settings, SlotSettings
+from cdcwatch.settings import CloseSettings, PostgresSettings, Settings, SlotSettings
 from cdcwatch.slot.allowlist import AllowList
 from cdcwatch.slot.blockers import Blocker
 from cdcwatch.slot.catalog import TableFacts
@@ -14,7 +15,7 @@ from cdcwatch.slot.facts import Facts, Rights, RoleFacts, ServerFacts
 from cdcwatch.slot.managed import SERVICES, Service
 from cdcwatch.slot.preflight import Check, judge
 from cdcwatch.slot.probe import PluginProbe
-from cdcwatch.slot.publication import PublicationFacts
+from cdcwatch.slot.publication import PublicationFacts, tells_notes
 from cdcwatch.slot.status import SlotStatus
 from cdcwatch.slot.statuses import StatusFacts
 from cdcwatch.slot.surroundings import ClockFacts, ConnectionFacts, Surroundings
@@ -98,6 +99,11 @@ OLD = Blocker(4711, 125.0, "migrate", "app", "shop")
 
 def _with(part: str, **changes: Any) -> Facts:
     return replace(GOOD, **{part: replace(getattr(GOOD, part), **changes)})
+
+
+def _closing(action: str, also: str = "", **rights: bool) -> Facts:
+    settings = Settings(close=CloseSettings(action=action, also=also))  # type: ignore[arg-type]
+    return replace(_with("rights", **{"may_delete": True, **rights}), settings=settings)
 
 
 def _named(facts: Facts, name: str) -> Check:
@@ -266,6 +272,14 @@ def test_managed_services_are_never_told_to_alter_system(service: Service) -> No
             "fail",
             "GRANT USAGE ON SCHEMA public TO cdcwatch; GRANT SELECT ON public.orders TO cdcwatch",
         ),
+        (
+            _closing("delete", may_delete=False, may_lock=False, may_update=False),
+            "rights",
+            "fail",
+            "GRANT DELETE, UPDATE (id) ON public.orders TO cdcwatch",
+        ),
+        (_closing("delete", may_update=False), "rights", "ok", ""),
+        (_closing("delete", "SELECT 1", may_make_temporary=False), "rights", "fail", "GRANT TEMPORARY"),
         (_with("server", slot_keep_bytes=None), "retention", "warn", "max_slot_wal_keep_size"),
         (_with("server", knows_slot_keep=False), "retention", "warn", "slot status"),
         (replace(GOOD, slot=None), "slot", "warn", "cdcwatch slot create"),
@@ -278,6 +292,17 @@ def test_what_is_amiss_is_told_with_its_remedy(facts: Facts, name: str, state: s
     check = _named(facts, name)
     assert (check.state, remedy in check.remedy) == (state, True), check
     assert (check.remedy == "") == (state == "ok")
+
+
+def test_closes_that_delete_need_notes_in_the_stream() -> None:
+    deleting = replace(
+        PUBLISHED, settings=msgspec.structs.replace(PUBLISHED.settings, close=CloseSettings(action="delete"))
+    )
+    assert _named(deleting, "publication").state == "ok"
+    old = replace(deleting, server=replace(SERVER, version_number=130_000))
+    check = _named(old, "publication")
+    assert (check.state, "before PostgreSQL 14" in check.message) == ("fail", True)
+    assert not tells_notes(old.settings, 130_000)
 
 
 def test_older_minors_are_never_told_of_a_setting_that_would_stop_them() -> None:

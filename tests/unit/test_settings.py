@@ -151,6 +151,7 @@ CLAIM = '[close]\naction = "claim"\n[close.claim]\nurl = "https://shop.example/c
         ('[close]\nstatus = "pending"\n', "stay open"),
         ('[table]\nstatus = ""\n', "stay open"),
         ('[close]\nset = { version = "1" }\n', "version"),
+        ('[close]\naction = "delete"\nset = { note = "1" }\n', "leaves no row"),
         ('[close]\naction = "claim"\n', "no http"),
         ('[close]\naction = "claim"\n[close.claim]\nurl = "ftp://x/"\n', "no http"),
         (f'[table]\nstatus = ""\n{CLAIM}', "needs table.status"),
@@ -162,6 +163,19 @@ CLAIM = '[close]\naction = "claim"\n[close.claim]\nurl = "https://shop.example/c
 def test_what_no_single_key_can_tell(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=said):
         _load(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[table]\nstatus = ""\n[close]\naction = "delete"\n',
+        '[table]\nstatus = ""\n[close]\naction = "none"\n',
+        '[table]\nstatus = ""\nversion = ""\n[close]\nset = { expires_at = "NULL" }\n',
+        '[table]\nstatus = ""\ndeadline = "until|expires_at"\n[close]\nset = { until = "until + interval \'1 d\'" }\n',
+    ],
+)
+def test_without_a_status_a_close_deletes_the_row_or_writes_its_deadline(text: str, tmp_path: Path) -> None:
+    assert _load(text, tmp_path).table.status == ""
 
 
 def test_passwords_are_in_no_repr_and_in_no_error(tmp_path: Path) -> None:

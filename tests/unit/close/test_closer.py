@@ -180,6 +180,18 @@ def test_an_unknown_end_is_cleared_up_by_the_row_itself(closer, outcome, row, co
     assert (len(closer), closer.retrying) == (0, 0)
 
 
+def test_where_closes_delete_an_order_that_is_gone_after_an_unknown_end_was_closed():
+    closer = Closer(Schedule(window_end_us=NOW_US + 10**9), random=lambda: 0.999_999, deletes=True)
+    closer.load_found([Due(1, NOW_US, 0)], NOW_US)
+    due = take_one(closer)
+    closer.doubt([due], 0)
+    closer.apply([(1, None, 0)])
+    assert closer.take(NOW_US, 0, 10) == [due]
+    assert closer.settle(report(due, Outcome.GONE, None), 0).outcomes == {Outcome.FOUND_CLOSED: 1, Outcome.CLOSED: 0}
+    assert closer.settle(report(take_one(closer, 2), Outcome.GONE, None), 0).outcomes[Outcome.GONE] == 1
+    assert len(closer) == 0
+
+
 def test_an_unknown_end_of_an_order_that_has_a_new_deadline_is_of_no_interest(closer):
     due = take_one(closer)
     closer.apply([(1, NOW_US + 5, 1)])

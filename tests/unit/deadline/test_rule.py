@@ -196,3 +196,18 @@ def test_a_read_of_the_table_takes_a_claimed_order_for_open():
 
 def test_without_claims_that_status_is_like_any_other():
     assert updated(RULE, OPEN, CLAIMED) == Derived(CANCELLED, CLAIMED, 1000, "closing")
+
+
+def test_a_row_that_a_close_deletes_has_expired_unless_it_was_dead_before():
+    assert RULE.closed(OPEN) == Derived(EXPIRED, None, 1000)
+    assert RULE.closed(None) == Derived(EXPIRED, None, None)
+    assert RULE.closed(PAID) is None
+    assert BARE.closed(row(status=None)) == Derived(EXPIRED, None, 1000)
+
+
+def test_where_closes_delete_a_deadline_that_is_cleared_is_nobodys_close():
+    cleared = Derived(CANCELLED, None, 1000, REASON_CLEARED)
+    deleting = DeadlineRule(replace(WATCHED, status=None, version=None, open=frozenset(), deletes=True))
+    assert BARE.is_close(cleared)
+    assert not deleting.is_close(cleared)
+    assert deleting.is_close(Derived(EXPIRED, None, 1000))

@@ -15,6 +15,7 @@ from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
+from cdcwatch.decode.note import Closing
 from cdcwatch.inspection.skip import Skipped
 from cdcwatch.inspection.trace import Traced, Tracer
 from cdcwatch.instant import INFINITY_US
@@ -125,6 +126,7 @@ changes = st.one_of(
     st.builds(Change, st.just("insert"), keys, rows, st.none()),
     st.builds(Change, st.just("update"), keys, rows, st.none() | rows, st.none() | keys),
     st.builds(Change, st.just("delete"), keys, st.none(), st.none() | rows),
+    st.builds(Closing, st.just(WATCHED.oid), st.frozensets(keys)),
     st.just(Truncate()),
     st.just(GARBLED),
 )
@@ -132,7 +134,7 @@ changes = st.one_of(
 
 @given(st.lists(st.lists(changes, max_size=8), max_size=5), st.integers(0, 5), st.integers(0, 8))
 def test_nothing_is_lost_or_doubled_between_derivation_and_trace(
-    transactions: list[list[Change | Truncate | Unreadable]], commit: int, ordinal: int
+    transactions: list[list[Change | Closing | Truncate | Unreadable]], commit: int, ordinal: int
 ) -> None:
     covered = Position(0, commit * 10, ordinal)
     messages: list[Message] = []
@@ -148,7 +150,9 @@ def test_nothing_is_lost_or_doubled_between_derivation_and_trace(
     assert all((one.event is None) != (one.why is None) for one in traced)
     # Every change is told: a changed key as two.
     told = sum(
-        2 if isinstance(one, Change) and one.old_key is not None and one.kind == "update" else 1
+        2
+        if isinstance(one, Change) and one.old_key is not None and one.kind == "update"
+        else not isinstance(one, Closing)
         for transaction in transactions
         for one in transaction
     )
