@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import lateness, read, report, scale, servers, visible
+from bench import lateness, read, report, scale, servers, takeover, visible
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.kafka import KAFKA_VERSION
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cdcwatch.local import LocalKafka
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-NAMES = ("read", "lateness", "visible", "scale")
+NAMES = ("read", "lateness", "visible", "scale", "takeover")
 
 
 def main() -> int:
@@ -44,6 +44,8 @@ def _measure(name: str, broker: LocalKafka, arguments: argparse.Namespace) -> li
         return lateness.measure(broker, rounds=arguments.lateness_rounds, match=arguments.match)
     if name == "scale":
         return scale.measure(broker, rows=arguments.pending, rounds=arguments.scale_rounds)
+    if name == "takeover":
+        return takeover.measure(broker, kills=arguments.kills, match=arguments.match)
     return visible.measure(broker, rows=arguments.rows)
 
 
@@ -57,6 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--pending", type=int, default=10_000_000, help="scale: orders in the table (default 10000000)")
     parser.add_argument("--scale-rounds", type=int, default=1, help="scale: rounds (default 1)")
+    parser.add_argument("--kills", type=int, default=20, help="takeover: of each layout (default 20)")
     parser.add_argument("--no-results", action="store_true", help="print only; leave RESULTS.md as it is")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ https://kafka.apache.org/documentation/#consumerconfigs_partition.assignment.str
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,6 +19,7 @@ from cdcwatch.handoff.client import (
     connected_client,
     explain_kafka,
     explain_kafka_exception,
+    made_client,
     partition_count,
     topic_command,
 )
@@ -79,17 +81,21 @@ class GroupMember:
             # A place that is no more there: what stands there is old, and harmless; what is behind it is not lost.
             "auto.offset.reset": "earliest",
         }
-        self._consumer: Any = connected_client(Consumer, configuration, settings.topic)
+        # Questions go over a client of their own: one that is asked inside of its own callback loses track of itself,
+        # and confluent-kafka ends the process (CallState_get).
+        self._asked: Any = connected_client(Consumer, configuration, settings.topic)
+        self._consumer: Any = None
         try:
             self._require_topic()
+            self._consumer = made_client(Consumer, configuration)
             self._consumer.subscribe(
                 [settings.topic],
                 on_assign=self._on_assign,
-                on_revoke=lambda _consumer, places: self._on_loss(places, is_gone=False),
-                on_lost=lambda _consumer, places: self._on_loss(places, is_gone=True),
+                on_revoke=partial(self._on_loss, is_gone=False),
+                on_lost=partial(self._on_loss, is_gone=True),
             )
         except BaseException:
-            self._consumer.close()
+            self.close()
             raise
 
     def poll(self) -> tuple[list[Heard], bool]:
@@ -115,7 +121,7 @@ class GroupMember:
     def partitions(self) -> int:
         """Of the topic now. UnavailableError when no broker answers within a second, PreconditionError without it."""
         try:
-            found = self._consumer.list_topics(self._settings.topic, timeout=_ASK_S).topics.get(self._settings.topic)
+            found = self._asked.list_topics(self._settings.topic, timeout=_ASK_S).topics.get(self._settings.topic)
         except KafkaException as error:
             raise explain_kafka_exception(error) from error
         if found is None or (found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART):
@@ -127,7 +133,9 @@ class GroupMember:
     def close(self) -> None:
         """Leaves the group: the others share what was ours at once. Nobody is told."""
         self._is_closing = True
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+        self._asked.close()
 
     # -- the group gives and takes -----------------------------------------------------------------------------------
 
@@ -147,7 +155,7 @@ class GroupMember:
         for place in places:
             while True:
                 try:
-                    _, end = self._consumer.get_watermark_offsets(place, timeout=_ASK_S) or (0, None)
+                    _, end = self._asked.get_watermark_offsets(place, timeout=_ASK_S) or (0, None)
                 except KafkaException as error:
                     if time.monotonic() > give_up_s:
                         raise explain_kafka_exception(error) from error
@@ -166,16 +174,16 @@ class GroupMember:
                 if time.monotonic() > give_up_s:
                     raise
 
-    def _on_loss(self, places: list[TopicPartition], *, is_gone: bool) -> None:
+    def _on_loss(self, consumer: Any, places: list[TopicPartition], *, is_gone: bool) -> None:
         if self._is_closing:
             return
         self._holder.lost([place.partition for place in places], is_gone=is_gone)
-        self._consumer.incremental_unassign(places)
+        consumer.incremental_unassign(places)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def _require_topic(self) -> None:
-        if partition_count(self._consumer, self._settings.topic) is None:
+        if partition_count(self._asked, self._settings.topic) is None:
             raise self._no_topic()
 
     def _no_topic(self) -> PreconditionError:

@@ -272,6 +272,7 @@ class Subscriber(threading.Thread):
         Where no broker answers, the group went on without us for want of our signs of life, or not at all: with the
         brokers away nobody may be there to close what we leave. Two who close one order are one statement too many.
         """
+        self._has_joined = self._has_joined and not is_gone
         if is_gone and not self._answers():
             self._held |= frozenset(partitions)
             _log.warning("subscriber: Kafka is away, and the membership with it; closing goes on with what is known")
