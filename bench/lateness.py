@@ -34,8 +34,8 @@ SELECT extract(epoch FROM closed_at - expires_at)::float8 * 1000 FROM orders WHE
 _EXPLANATION = """
 cdcwatch runs whole: slot, Kafka with exactly_once, close; what it is compared with has neither stream nor topic. Every
 closer gets an empty table of its own. fsync is on. Ratio: p99 to that of `{baseline}` in the same round. CPU seconds
-are from the first insert to the last close. For cdcwatch complete also means: two events an order in the topic, and
-all of the WAL confirmed.
+are from the first insert to the last close. Closes/s: those due at one instant, by when the last was closed. For
+cdcwatch complete also means: two events an order in the topic, and all of the WAL confirmed.
 """
 
 
@@ -101,6 +101,7 @@ def measure(broker: LocalKafka, *, rounds: int, match: str = "") -> list[Table]:
                     "max",
                     "early",
                     "closed",
+                    "closes/s",
                     "CPU s",
                     "PostgreSQL",
                     "Kafka",
@@ -111,7 +112,7 @@ def measure(broker: LocalKafka, *, rounds: int, match: str = "") -> list[Table]:
             for number in range(rounds):
                 for closer in chosen if number % 2 == 0 else reversed(chosen):
                     runs[closer.name].append(_run(closer, server, broker, shape, (number, rounds), table))
-            table.rows += [_row(name, done, runs[BASELINE], shape.orders) for name, done in runs.items()]
+            table.rows += [_row(name, done, runs[BASELINE], shape) for name, done in runs.items()]
             tables.append(table)
     return tables
 
@@ -184,10 +185,10 @@ def _problem(run: Run, shape: Shape, topic: Topic | None) -> str:
     return ""
 
 
-def _row(name: str, runs: list[Run | None], baseline: list[Run | None], orders: int) -> list[str]:
+def _row(name: str, runs: list[Run | None], baseline: list[Run | None], shape: Shape) -> list[str]:
     pairs = [(run, base) for run, base in zip(runs, baseline, strict=True) if run and base]
     if not pairs:
-        return [name, *["-"] * 10]
+        return [name, *["-"] * 11]
     median, done = statistics.median, [run for run, _ in pairs]
     return [
         name,
@@ -196,7 +197,8 @@ def _row(name: str, runs: list[Run | None], baseline: list[Run | None], orders: 
         f"{median(run.p99_ms for run in done):.1f}",
         f"{max(run.lateness_ms[-1] for run in done):.1f}",
         f"{sum(late_ms < 0 for run in done for late_ms in run.lateness_ms)}",
-        f"{sum(len(run.lateness_ms) for run in done)}/{orders * len(runs)}",
+        f"{sum(len(run.lateness_ms) for run in done)}/{shape.orders * len(runs)}",
+        "-" if shape.over_s else f"{median(shape.orders / run.lateness_ms[-1] * 1000 for run in done):,.0f}",
         f"{median(run.cpu_s for run in done):.2f}",
         f"{median(run.server_cpu_s for run in done):.2f}",
         f"{median(run.broker_cpu_s for run in done):.2f}",

@@ -29,6 +29,9 @@ FROM generate_series(%s::bigint, %s) AS id
 """.replace("id % 977", "id %% 977")
 _LEAD_S = 4.0
 _ROWS_A_COMMIT = 100
+_MANY = 100_000
+_MANY_ROWS_A_COMMIT = 5_000
+_MANY_ROWS_PER_S = 10_000
 _STEADY_ROWS_A_COMMIT = 10
 
 
@@ -61,10 +64,13 @@ def at_once(base: Database, shape: Shape, phase: float) -> float:
 
     `phase`, 0 to 1: where between two polls the first one lies.
     """
-    first_s = (time.time() + _LEAD_S) // EVERY_S * EVERY_S + phase * EVERY_S
+    is_many = shape.orders >= _MANY
+    lead_s = _LEAD_S + shape.orders / _MANY_ROWS_PER_S if is_many else _LEAD_S
+    rows_a_commit = _MANY_ROWS_A_COMMIT if is_many else _ROWS_A_COMMIT
+    first_s = (time.time() + lead_s) // EVERY_S * EVERY_S + phase * EVERY_S
     step_s = shape.over_s / shape.orders
-    for first in range(1, shape.orders + 1, _ROWS_A_COMMIT):
-        base.rows(_INSERT, first_s, 1, step_s, first, first + _ROWS_A_COMMIT - 1)
+    for first in range(1, shape.orders + 1, rows_a_commit):
+        base.rows(_INSERT, first_s, 1, step_s, first, first + rows_a_commit - 1)
     base.rows("ANALYZE orders")
     if time.time() > first_s - 1:
         raise Failure("the load was not done a second before the first deadline: this machine is too busy")
@@ -75,4 +81,5 @@ SHAPES = (
     Shape("1,000 orders/s for 20 s, each due 3 s later", 20_000, steady, 20.0),
     Shape("4,000 deadlines over 20 s", 4_000, at_once, 20.0),
     Shape("10,000 deadlines at one instant", 10_000, at_once),
+    Shape("200,000 deadlines at one instant", 200_000, at_once),
 )

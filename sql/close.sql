@@ -21,7 +21,12 @@ _closed AS (
     RETURNING {returned_keys}, _locked._column, _locked._deadline, {version} AS _version,
               clock_timestamp() AS _closed_at
 ){keep}
-SELECT {key_outputs}, _locked._deadline, _closed._version, _closed_at FROM _locked LEFT JOIN _closed USING ({keys})
+SELECT {key_outputs}, _deadline, _version, _closed_at FROM _closed
+UNION ALL
+-- Counted first: the planner takes both for a row or two and would compare each with each.
+SELECT {key_outputs}, _deadline, NULL, NULL FROM _locked
+WHERE (SELECT count(*) FROM _locked) > (SELECT count(*) FROM _closed)
+  AND NOT EXISTS (SELECT FROM _closed WHERE {same_key_as_closed})
 
 -- name: updates_locked
 -- What close_batch does with the locked rows: close.action = "update".

@@ -60,6 +60,7 @@ class CloseStatements:
             keep=keep,
             note=self._note() if table.deletes else sql.SQL(""),
             close=sql.SQL(expression("close", way)).format(**parts),
+            same_key_as_closed=self._each_key("_closed.{key} = _locked.{key}", keys, " AND "),
         )
         self.make_closed = _block(
             "make_closed",
