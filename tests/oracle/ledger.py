@@ -71,12 +71,12 @@ def read_ledger(connection: psycopg.Connection[Any]) -> list[Entry]:
     return [Entry(*row) for row in rows]
 
 
-def expected_events(ledger: list[Entry], told: Collection[str] = OPEN) -> dict[int, list[Said]]:
+def expected_events(ledger: list[Entry], told: Collection[str] = OPEN) -> dict[Any, list[Said]]:
     """Key to what its subscribers must see, in order. For a table whose replica identity logs status and deadline.
 
     `told`: the statuses in which a deadline is told as live, that of claimed orders among them.
     """
-    expected: dict[int, list[Said]] = defaultdict(list)
+    expected: dict[Any, list[Said]] = defaultdict(list)
     for entry in ledger:
         was = entry.old_deadline if entry.old_status in told else None
         live = entry.new_deadline if entry.new_status in told else None
@@ -88,7 +88,8 @@ def expected_events(ledger: list[Entry], told: Collection[str] = OPEN) -> dict[i
         if entry.new_id is None or was == live:
             continue
         if live is None:
-            kind, reason = ("expired", None) if entry.new_status == "expired" else ("cancelled", entry.new_status)
+            why = "deadline_cleared" if entry.new_status in told else entry.new_status
+            kind, reason = ("expired", None) if entry.new_status == "expired" else ("cancelled", why)
             said = Said(f"deadline.{kind}", entry.new_deadline, was, reason)
         else:
             said = Said("deadline.scheduled" if was is None else "deadline.moved", live, was, None)

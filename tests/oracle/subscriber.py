@@ -15,7 +15,7 @@ from tests.oracle.ledger import Said
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class Record(NamedTuple):
@@ -124,16 +124,22 @@ def _ends(bootstrap_servers: str, topic: str, isolation_level: str) -> dict[int,
         consumer.close()
 
 
-def by_key(records: Iterable[Record]) -> dict[int, list[Record]]:
+def by_key(records: Iterable[Record], key_of: Callable[[str], Any] = int) -> dict[Any, list[Record]]:
     """Key to its records, in the topic's order; a key lives in one partition."""
-    found: dict[int, list[Record]] = defaultdict(list)
+    found: dict[Any, list[Record]] = defaultdict(list)
     for record in records:
         if record.key is not None and not record.is_gap:
-            found[int(record.key)].append(record)
+            found[key_of(record.key)].append(record)
     return found
 
 
-def assert_topic(records: list[Record], expected: dict[int, list[Said]], *, exactly_once: bool) -> None:
+def assert_topic(
+    records: list[Record],
+    expected: dict[Any, list[Said]],
+    *,
+    exactly_once: bool,
+    key_of: Callable[[str], Any] = int,
+) -> None:
     """Every change is there, in order per key; twice only where at least once was asked for, with equal ids."""
     seen: set[str] = set()
     first = []
@@ -143,7 +149,7 @@ def assert_topic(records: list[Record], expected: dict[int, list[Said]], *, exac
             first.append(record)
     if exactly_once:
         assert len(first) == len(records), f"{len(records) - len(first)} events came twice"
-    found = by_key(first)
+    found = by_key(first, key_of)
     for key in expected.keys() | found.keys():
         assert [record.said for record in found.get(key, [])] == expected.get(key, []), f"order {key}"
     for its in found.values():
