@@ -3,8 +3,9 @@
 -- look open again. Everything that is recorded is fenced by the claim's id.
 
 -- name: claim_batch
--- Claims what of a batch is open, due by the database's clock and unchanged. Locks as close_batch does. The deadline is
--- checked too: the idempotency key was made of it. A claim that is left over from before is written over.
+-- Claims what of a batch is open, due by the database's clock and unchanged. Locks as close_batch does, and tells what was
+-- locked and not changed as it does, without a start. The deadline is checked too: the idempotency key was made of it. A
+-- claim that is left over from before is written over.
 WITH _wanted AS (
     SELECT * FROM unnest({key_arrays}, %(versions)s::bigint[], %(deadlines)s::timestamptz[], %(names)s::text[],
                          %(idempotency_keys)s::uuid[])
@@ -42,6 +43,10 @@ _kept AS (
 )
 SELECT {key_outputs}, _idempotency_key::text, _status, _deadline, _version, _started_at
 FROM _claimed JOIN _kept ON _kept_name = _name
+UNION ALL
+SELECT {key_outputs}, NULL, NULL, _deadline, NULL, NULL FROM _locked
+WHERE (SELECT count(*) FROM _locked) > (SELECT count(*) FROM _claimed)
+  AND NOT EXISTS (SELECT FROM _claimed WHERE _claimed._name = _locked._name)
 
 -- name: take_over
 -- Takes what is to be tried again, and claims whose holder has not been heard of for so long that it may be dead: its

@@ -141,14 +141,17 @@ class ClaimTable(PostgresTable):
             )
             .fetchall()
         )
-        closed, claims = [], []
+        closed, claims, passed_over = [], [], set()
         for row in rows:
             *_, same, status, deadline_us, version, started_us = row
             key = self._key(row)
+            if started_us is None:
+                passed_over.add(key)
+                continue
             claims.append(Claim(key, claim_id, 1, same, deadline_us, status, version, taken_us))
             closed.append(Closed(key, deadline_us, version, started_us))
         self._takes.claimed(claims)
-        return closed, set()
+        return closed, passed_over
 
     def take_over(self, limit: int) -> tuple[list[Claim], int]:
         """Claims that wait for their next attempt, and those of silent holders: they, and how many were silent."""

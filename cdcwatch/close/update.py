@@ -55,6 +55,8 @@ GAVE_WAY: Final = frozenset({"40001", "40P01", "55P03"})
 # A right, a table or a column that is gone; the server's disk full, its memory, its files: every order meets it, and
 # nothing is learnt from giving each of them up.
 _TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703", "53100", "53200", "58030"})
+# With a missing right's SQLSTATE, but about one row: a policy's WITH CHECK. The server's function, in any language.
+_ROWS_POLICY: Final = "ExecWithCheckOptions"
 _READ_ONLY: Final = "25006"
 _ENDED: Final = frozenset({"FATAL", "PANIC"})
 _PASSED_OVER: Final = "the UPDATE changed no row: a trigger?"
@@ -150,7 +152,8 @@ class PostgresTable:
                 elif error.sqlstate in GAVE_WAY:
                     report.unclosed.append(Unclosed(part[0], Outcome.LOCKED))
                 else:
-                    is_tables_fault = error.sqlstate in _TABLES_FAULT
+                    is_rows_policy = error.diag.source_function == _ROWS_POLICY
+                    is_tables_fault = error.sqlstate in _TABLES_FAULT and not is_rows_policy
                     report.unclosed.append(Unclosed(part[0], Outcome.FAILED, None, said, is_tables_fault))
             else:
                 report.closed += closed
