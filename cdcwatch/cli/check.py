@@ -1,11 +1,12 @@
 """`cdcwatch check`: every precondition, one line each."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import coloured, print_json, wrapped
+from cdcwatch.cli.run import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def check(
-    context: typer.Context, json: JsonOption = False, config: ConfigOption = None, _debug: DebugOption = False
+    context: typer.Context,
+    role: Annotated[Role, typer.Option(help="Of what `run --role` needs.")] = Role.ALL,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    _debug: DebugOption = False,
 ) -> None:
     """Check every precondition of database and broker: ok, warn or fail, and the remedy.
 
@@ -26,7 +31,7 @@ def check(
     from cdcwatch.inspection.preflight import all_checks
     from cdcwatch.slot.check import exit_code
 
-    checks, error = all_checks(settings_of(context, config))
+    checks, error = all_checks(settings_of(context, config), role)
     code = error.exit_code if error is not None else exit_code(checks)
     if json:
         print_json({"ok": code == 0, "checks": [asdict(one) for one in checks]})

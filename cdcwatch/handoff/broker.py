@@ -84,6 +84,20 @@ def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
     )
 
 
+def may_join(settings: KafkaSettings, group: str) -> bool | None:
+    """Whether we may read with that consumer group; None where the broker doesn't tell. Errors as of `read_broker`."""
+    admin: Any = connected_client(AdminClient, client_configuration(settings))
+    try:
+        told = _answer(
+            admin.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=METADATA_TIMEOUT_S
+            )[group]
+        )
+    except KafkaException as error:
+        return False if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+    return _may(frozenset(told.authorized_operations) if told.authorized_operations else None, AclOperation.READ)
+
+
 def _answer(future: Future[Any]) -> Any:
     try:
         return future.result(METADATA_TIMEOUT_S)

@@ -67,8 +67,8 @@ class GroupMember:
         self._group = group_id(settings, slot)
         self._is_closing = False
         configuration = {
-            # What a member does not answer for so long is another's: short, as closes wait for it.
-            "session.timeout.ms": 10_000,
+            # After so long without a sign of life its partitions are given to others: as short as brokers take it by default.
+            "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 1000,
             "fetch.wait.max.ms": 100,
             "topic.metadata.refresh.interval.ms": 30_000,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin._acl import AclOperation
 
 from cdcwatch.errors import CdcwatchError
-from cdcwatch.handoff.broker import BrokerFacts, TopicFacts, read_broker
+from cdcwatch.handoff.broker import BrokerFacts, TopicFacts, may_join, read_broker
 from cdcwatch.handoff.client import topic_command, transactional_id
 from cdcwatch.handoff.dead_letters import MOST_COUNTED, dead_topic, dead_topic_command
+from cdcwatch.handoff.group import group_id
 from cdcwatch.handoff.ledger import progress_topic
 from cdcwatch.slot.check import Check, failed
 from cdcwatch.wording import counted
@@ -19,15 +20,22 @@ if TYPE_CHECKING:
     from cdcwatch.settings import KafkaSettings, Settings
 
 
+_PUBLISHING: Final = {"Write": AclOperation.WRITE, "Describe": AclOperation.DESCRIBE}
+_HEARING: Final = {"Read": AclOperation.READ, "Describe": AclOperation.DESCRIBE}
 _UNTRUE: Final = frozenset({"false", "0"})
 
 
-def broker_checks(settings: Settings) -> list[Check]:
-    """Asks the broker and judges. At most a few seconds, also when nobody answers."""
+def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
+    """Asks the broker and judges. At most a few seconds, also when nobody answers.
+
+    `hears`: what `--role close` needs, which writes nothing, and not what the reader does.
+    """
     if settings.sink.kind != "kafka":
         return []
     try:
         facts = read_broker(settings.kafka, settings.slot.name)
+        group = group_id(settings.kafka, settings.slot.name)
+        joins = may_join(settings.kafka, group) if hears else None
     except CdcwatchError as error:
         answered = failed("kafka", error)
         return [
@@ -35,20 +43,34 @@ def broker_checks(settings: Settings) -> list[Check]:
                 answered, message=f"{answered.message} (kafka.bootstrap_servers: {settings.kafka.bootstrap_servers})"
             )
         ]
-    return judge_broker(facts, settings)
+    return judge_hearing(facts, settings.kafka, group, joins) if hears else judge_broker(facts, settings)
+
+
+def judge_hearing(facts: BrokerFacts, kafka: KafkaSettings, group: str, joins: bool | None) -> list[Check]:
+    """Of a worker that closes: it reads the topic as a member of the consumer group. Pure."""
+    checks = [_answers(facts, kafka), _link(kafka), _topic(facts, kafka, _HEARING, "read")]
+    if joins is False:
+        remedy = (
+            f"kafka-acls.sh --bootstrap-server {kafka.bootstrap_servers} --add --allow-principal User:…"
+            f" --operation Read --group {group}"
+        )
+        return [*checks, Check("group", "fail", f"we lack Read on the consumer group {group}", remedy)]
+    return [*checks, Check("group", "ok", f"the consumer group is {group}" + (", and we may join it" if joins else ""))]
 
 
 def judge_broker(facts: BrokerFacts, settings: Settings) -> list[Check]:
     """Pure."""
     kafka = settings.kafka
-    checks = [Check("kafka", "ok", f"Kafka answers at {kafka.bootstrap_servers}: {counted(facts.brokers, 'broker')}")]
-    checks.append(_link(kafka))
-    checks.append(_topic(facts, kafka))
+    checks = [_answers(facts, kafka), _link(kafka), _topic(facts, kafka, _PUBLISHING, "write to")]
     checks.append(_progress(facts, kafka))
     checks.append(_dead(facts, kafka))
     if kafka.delivery == "exactly_once":
         checks.append(_transactions(facts, kafka, settings.slot.name))
     return checks
+
+
+def _answers(facts: BrokerFacts, kafka: KafkaSettings) -> Check:
+    return Check("kafka", "ok", f"Kafka answers at {kafka.bootstrap_servers}: {counted(facts.brokers, 'broker')}")
 
 
 def _link(kafka: KafkaSettings) -> Check:
@@ -75,7 +97,9 @@ def _is_loopback(server: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def _topic(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  a line of the report each
+def _topic(  # noqa: PLR0911  a line of the report each
+    facts: BrokerFacts, kafka: KafkaSettings, wanted: dict[str, AclOperation], use: str
+) -> Check:
     topic = facts.topic
     if isinstance(topic, CdcwatchError):
         return failed("topic", topic)
@@ -96,10 +120,10 @@ def _topic(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911 
             "see that every broker of the topic is up",
             unreachable=True,
         )
-    lacking = _lacking(topic, {"Write": AclOperation.WRITE, "Describe": AclOperation.DESCRIBE})
+    lacking = _lacking(topic, wanted)
     if lacking:
         return Check("topic", "fail", f"we lack {lacking} on {kafka.topic}", _grant(kafka, lacking, kafka.topic))
-    return Check("topic", "ok", f"{kafka.topic} has {counted(topic.partitions, 'partition')}, and we may write to it")
+    return Check("topic", "ok", f"{kafka.topic} has {counted(topic.partitions, 'partition')}, and we may {use} it")
 
 
 def _progress(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  a line of the report each

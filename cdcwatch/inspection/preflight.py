@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
@@ -16,8 +18,43 @@ if TYPE_CHECKING:
     from cdcwatch.settings import Settings
 
 
-def all_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:
-    """Database, then broker. The error with which the database could not be asked at all, where it could not."""
+_OF_THE_STREAM: Final = frozenset(
+    {
+        "replication",
+        "wal_level",
+        "slots",
+        "walsenders",
+        "role",
+        "plugin",
+        "identity",
+        "publication",
+        "slot",
+        "retention",
+        "idle_limit",
+        "failover",
+        "transactions",
+        "gap",
+    }
+)
+"""What only who reads the slot needs."""
+
+
+def all_checks(settings: Settings, role: str = "all") -> tuple[list[Check], CdcwatchError | None]:
+    """Database, then broker. The error with which the database could not be asked at all, where it could not.
+
+    `role`: of what `run --role` needs.
+    """
+    if role == "read":
+        settings = msgspec.structs.replace(settings, close=msgspec.structs.replace(settings.close, action="none"))
+    checks, error = _database_checks(settings)
+    if role in {"close", "sweep"}:
+        checks = [one for one in checks if one.name not in _OF_THE_STREAM]
+    if role == "sweep":
+        return checks, error
+    return [*checks, *broker_checks(settings, hears=role == "close")], error
+
+
+def _database_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:
     error = None
     try:
         with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
@@ -27,13 +64,13 @@ def all_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:
         checks += [gap] if gap is not None else []
     except CdcwatchError as caught:
         error, checks = caught, [failed("database", caught)]
-    return [*checks, *broker_checks(settings)], error
+    return checks, error
 
 
-def broker_checks(settings: Settings) -> list[Check]:
-    """Of the sink alone; none where it isn't Kafka."""
+def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
+    """Of the sink alone; none where it isn't Kafka. `hears`: as `--role close` needs it."""
     if settings.sink.kind != "kafka":
         return []
     from cdcwatch.handoff.preflight import broker_checks as ask  # noqa: PLC0415  librdkafka only where it is used
 
-    return ask(settings)
+    return ask(settings, hears=hears)

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._resource import ResourceType
 
-from tests.command import cdcwatch
+from tests.command import cdcwatch, run_to_the_end, start_cdcwatch
 from tests.guarded import PASSWORD, Guarded, guarded_broker
 from tests.services import create_topic
 from tests.waiting import wait_until
@@ -87,3 +87,35 @@ def test_a_wrong_password_is_a_refusal_not_an_outage(shop: Path) -> None:
     assert (kafka["state"], kafka["unreachable"]) == ("fail", False)
     assert "[kafka.client]" in kafka["remedy"]
     assert PASSWORD[::-1] not in refused.said
+
+
+def test_a_worker_is_told_which_rights_it_lacks(guarded: Guarded, shop: Path, slot: str) -> None:
+    """It reads the topic, and joins a consumer group; nothing else."""
+    guarded.revoke(ResourceType.TOPIC, "orders", AclOperation.ANY)
+    text = shop.read_text()
+    shop.write_text(text if "[telemetry]" in text else f'{text}[telemetry]\nlisten = ""\n')
+
+    def told() -> dict[str, dict[str, Any]]:
+        lines = json.loads(cdcwatch("check", "--role", "close", "--json", "-c", shop).out)["checks"]
+        return {one["name"]: one for one in lines}
+
+    guarded.grant(ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
+    wait_until(lambda: "we lack Read on orders" in told()["topic"]["message"], 20, "the first grant holds")
+    assert "progress" not in told()
+    guarded.grant(ResourceType.TOPIC, "orders", AclOperation.READ)
+    wait_until(lambda: told()["topic"]["state"] == "ok", 20, "the second grant holds")
+
+    group = f"cdcwatch.orders.{slot}"
+    assert told()["group"]["state"] == "fail"
+    assert f"--operation Read --group {group}" in told()["group"]["remedy"]
+    refused = run_to_the_end("run", "--role", "close", "-c", shop)
+    assert refused.code == 3, refused
+    assert f"--operation Read --group {group}" in refused.err
+
+    guarded.grant(ResourceType.GROUP, group, AclOperation.READ)
+    wait_until(lambda: told()["group"]["state"] == "ok", 20, "the last grant holds")
+    with start_cdcwatch("run", "--role", "close", "-c", shop) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "READY\n"
+        process.terminate()
+        assert process.wait(60) == 0
