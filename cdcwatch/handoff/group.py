@@ -67,10 +67,11 @@ class GroupMember:
         self._group = group_id(settings, slot)
         self._is_closing = False
         configuration = {
-            # After so long without a sign of life its partitions are given to others: as short as brokers take it by default.
+            # After so long without a sign of life its partitions are others': as short as brokers take by default.
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 1000,
             "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": 16 * 1024,
             "topic.metadata.refresh.interval.ms": 30_000,
             **client_configuration(settings),
             "group.id": self._group,

@@ -82,24 +82,13 @@ class Health:
         gauge("confirmed_lsn", "What the server was told, as an integer.", self._confirmed_lsn)
         gauge("reader_reconnects", "Replication connections lost.", self._reconnects)
         gauge("sink_reopens", "Times the sink was opened anew.", self._reopens)
-        self._export_ages(metrics, "reader", self._reader_part)
-        self._export_ages(metrics, "sink", self._sink_part)
+        export_ages(metrics, "reader", self._reader_part)
+        export_ages(metrics, "sink", self._sink_part)
         if self._closes:
-            self._export_ages(metrics, "closer", self._closer_part)
+            export_ages(metrics, "closer", self._closer_part)
             at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
             gauge("claims_at_hand", at_hand, lambda: self.closing.claims_at_hand if self.closing else 0)
             gauge("pending_entries", "Deadlines in memory.", lambda: len(self.closing.agenda) if self.closing else 0)
-
-    @staticmethod
-    def _export_ages(metrics: Metrics, name: str, part: Callable[[], Part]) -> None:
-        def age_s() -> float:
-            found = part().age_s
-            return nan if found is None else found
-
-        metrics.gauge(f"{name}_age_seconds", f"Since the {name}'s last progress.", age_s)
-        if name != "reader":
-            waits = f"How long the oldest piece of the {name}'s work has waited."
-            metrics.gauge(f"{name}_waiting_seconds", waits, lambda: part().waiting_s)
 
     def _never_due(self) -> float:
         return self.rule.never_due_count if self.rule else 0
@@ -112,3 +101,16 @@ class Health:
 
     def _reopens(self) -> float:
         return self.publisher.reopen_count if self.publisher else 0
+
+
+def export_ages(metrics: Metrics, name: str, part: Callable[[], Part]) -> None:
+    """The gauges of a part's age and of what waits there."""
+
+    def age_s() -> float:
+        found = part().age_s
+        return nan if found is None else found
+
+    metrics.gauge(f"{name}_age_seconds", f"Since the {name}'s last progress.", age_s)
+    if name != "reader":
+        waits = f"How long the oldest piece of the {name}'s work has waited."
+        metrics.gauge(f"{name}_waiting_seconds", waits, lambda: part().waiting_s)

@@ -328,6 +328,8 @@ class Subscriber(threading.Thread):
         skipped: Counter[str] = Counter()
         applied = 0
         for partition, key, value in heard:
+            if partition not in self._ownership.assigned:
+                continue  # lost while it came
             told = self._interpreter.read(key, value)
             if isinstance(told, Skipped):
                 skipped[told] += 1

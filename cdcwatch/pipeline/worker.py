@@ -7,13 +7,15 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.endpoint import TelemetryServer
-from cdcwatch.errors import ConfigurationError
+from cdcwatch.errors import CdcwatchError, ConfigurationError
 from cdcwatch.handoff.heard import Interpreter
 from cdcwatch.pipeline.closing import Closing
+from cdcwatch.pipeline.health import export_ages
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.ownership import Ownership
 from cdcwatch.pipeline.readiness import judge_closer, judge_subscriber
@@ -24,8 +26,8 @@ from cdcwatch.telemetry import Metrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdcwatch.errors import CdcwatchError
     from cdcwatch.handoff.group import Holder
+    from cdcwatch.pipeline.readiness import Part
     from cdcwatch.pipeline.subscriber import Member
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
@@ -58,6 +60,8 @@ class Worker:
         gauge("pending_entries", "Deadlines in memory.", lambda: len(self._closing.agenda) if self._closing else 0)
         at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
         gauge("claims_at_hand", at_hand, lambda: self._closing.claims_at_hand if self._closing else 0)
+        export_ages(self._metrics, "subscriber", self._subscriber_part)
+        export_ages(self._metrics, "closer", self._closer_part)
         gauge("assigned_partitions", "--role close: partitions of the topic that are this worker's.", self._assigned)
 
     def run(self) -> None:
@@ -66,6 +70,7 @@ class Worker:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        threading.excepthook = self._thread_died
         telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self)
         try:
             table = self._onlooker.first_look()
@@ -82,11 +87,7 @@ class Worker:
 
     def readiness(self) -> dict[str, Any]:
         """As of `Vitals`."""
-        subscriber, closing = self._subscriber, self._closing
-        parts = {
-            "subscriber": judge_subscriber(subscriber.signs() if subscriber else None),
-            "closer": judge_closer(closing.signs() if closing else None),
-        }
+        parts = {"subscriber": self._subscriber_part(), "closer": self._closer_part()}
         return {
             "ready": all(part.ready for part in parts.values()),
             **{name: part.document() for name, part in parts.items()},
@@ -99,6 +100,12 @@ class Worker:
             return []
         alive = {"subscriber": subscriber.is_alive(), "closer": closing.are_threads_alive}
         return [name for name, lives in alive.items() if not lives]
+
+    def _subscriber_part(self) -> Part:
+        return judge_subscriber(self._subscriber.signs() if self._subscriber else None)
+
+    def _closer_part(self) -> Part:
+        return judge_closer(self._closing.signs() if self._closing else None)
 
     def _assigned(self) -> float:
         return len(self._subscriber.ownership.assigned) if self._subscriber else 0
@@ -145,6 +152,16 @@ class Worker:
     def _fail(self, error: CdcwatchError) -> None:
         self._error = self._error or error
         self._ended.set()
+
+    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
+        """A mistake of ours: without its subscriber a worker would close by what it knew."""
+        name = died.thread.name if died.thread else "a thread"
+        if died.thread is not self._subscriber:
+            return  # of a worker that was begun anew
+        trace = "".join(traceback.format_exception(died.exc_type, died.exc_value, died.exc_traceback))
+        _log.debug("%s died: %s", name, trace)
+        kind = died.exc_type.__name__
+        self._fail(CdcwatchError(f"{name} met an unexpected {kind}", remedy="start again; report it with --debug"))
 
     def _stream_lags(self) -> bool:
         """Whether orders may be due that were not told here: then the table is asked."""

@@ -251,6 +251,12 @@ def test_events_are_taken_in_in_their_order(rig):
     assert rig.applied == 4
 
 
+def test_what_came_of_a_partition_that_is_lost_meanwhile_is_let_go(rig):
+    rig.gain(0, 1, 2)
+    rig.step(scheduled(1), lambda holder: holder.lost([at(1)], is_gone=False), scheduled(2))
+    assert rig.has == ({2} if at(2) != at(1) else set())
+
+
 def test_a_truncate_takes_the_orders_of_its_partition_off(rig):
     rig.gain(0, 1, 2)
     rig.load(*KEYS)
