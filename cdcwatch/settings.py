@@ -20,7 +20,10 @@ from cdcwatch.errors import ConfigurationError
 from cdcwatch.zone import Zone
 
 ENVIRONMENT_PREFIX = "CDCWATCH_"
+_TABLES = "[[table]]"
+"""Stands for the key `table` where it is a list."""
 _ALTERNATIVE = re.compile(r"(?:[^|]|\|\|)+")
+_TABLE_VARIABLE = f"{ENVIRONMENT_PREFIX}TABLE"
 DEFAULT_PATH = Path("cdcwatch.toml")
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -106,6 +109,13 @@ class CloseSettings(_Section, frozen=True):
     claim: ClaimSettings = ClaimSettings()
 
 
+class TableEntry(TableSettings, frozen=True):
+    """One of `[[table]]`: the keys of [table], a topic of its own, and a close rule of its own."""
+
+    topic: TopicName | None = None
+    close: CloseSettings | None = None
+
+
 class SweepSettings(_Section, frozen=True):
     """The compensation scan."""
 
@@ -187,6 +197,47 @@ class Settings(_Section, frozen=True):
     file: FileSettings = FileSettings()
     redis: RedisSettings = RedisSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    tables: tuple[TableEntry, ...] = msgspec.field(default=(), name=_TABLES)
+    """Of `[[table]]`. With several of them `table` and `close` are nobody's: ask `each`."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the slot has other tables beside the one that these settings are of."""
+        return False
+
+    def each(self) -> tuple[Settings, ...]:
+        """The settings of every table by itself: its `table`, its `close`, its topic in `for_events`."""
+        if len(self.tables) <= 1:
+            return (self,)
+        shared = {name: getattr(self, name) for name in self.__struct_fields__}
+        return tuple(
+            SharedSettings(**{**shared, "table": entry, "close": entry.close or self.close, "tables": (entry,)})
+            for entry in self.tables
+        )
+
+    def without_closes(self) -> Settings:
+        """As of a process that only reads."""
+        none = msgspec.structs.replace(self.close, action="none")
+        tables = tuple(msgspec.structs.replace(entry, close=None) for entry in self.tables)
+        return msgspec.structs.replace(self, close=none, tables=tables)
+
+    def for_events(self) -> KafkaSettings:
+        """[kafka] with the table's own topic. `kafka` itself names the slot's: progress and transactional id."""
+        topic = self.tables[0].topic if self.tables else None
+        return self.kafka if topic is None else msgspec.structs.replace(self.kafka, topic=topic)
+
+
+class SharedSettings(Settings, frozen=True):
+    """Of one table of several."""
+
+    @property
+    def is_shared(self) -> bool:
+        """It has."""
+        return True
+
+    def each(self) -> tuple[Settings, ...]:
+        """This one."""
+        return (self,)
 
 
 def alternatives(column: str) -> tuple[str, ...]:
@@ -205,22 +256,35 @@ def load_settings(path: Path | None = None, environment: dict[str, str] | None =
     environment = dict(os.environ) if environment is None else environment
     tree = _read(path)
     for name, text in environment.items():
-        if _is_key(name):
+        if is_key(name):
             _lay_over(tree, name, text)
     # Lax: "5" and "true" from the environment are numbers and truths where the key wants one.
-    settings = _convert(tree)
-    _cross_check(settings)
+    if isinstance(tree.get("table"), list):
+        tree[_TABLES] = tree.pop("table")
+    settings = _with_its_table(_convert(tree))
+    for one in settings.each():
+        _cross_check(one)
+    _check_topics(settings)
     return settings
+
+
+def _with_its_table(settings: Settings) -> Settings:
+    """A list of one is that one."""
+    if len(settings.tables) != 1:
+        return settings
+    (entry,) = settings.tables
+    return msgspec.structs.replace(settings, table=entry, close=entry.close or settings.close)
 
 
 def is_unconfigured(path: Path | None, environment: dict[str, str] | None = None) -> bool:
     """Whether `load_settings` would find nothing at all: no file, no key in the environment."""
     environment = dict(os.environ) if environment is None else environment
-    return path is None and not DEFAULT_PATH.exists() and not any(map(_is_key, environment))
+    return path is None and not DEFAULT_PATH.exists() and not any(map(is_key, environment))
 
 
-def _is_key(variable: str) -> bool:
-    return variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable
+def is_key(variable: str) -> bool:
+    """Whether a variable of the environment is one of the configuration's."""
+    return variable == _TABLE_VARIABLE or (variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -239,6 +303,9 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 def _lay_over(tree: dict[str, Any], name: str, text: str) -> None:
     """`CDCWATCH_CLOSE__CLAIM__URL=…` into `tree["close"]["claim"]["url"]`; lists and tables as JSON."""
+    if name == _TABLE_VARIABLE:
+        tree["table"] = _list_of_tables(text)
+        return
     *sections, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     kind: Any = Settings
     for section in (*sections, key):
@@ -247,7 +314,10 @@ def _lay_over(tree: dict[str, Any], name: str, text: str) -> None:
     for section in sections:
         place = place.setdefault(section, {})
         if not isinstance(place, dict):
-            raise ConfigurationError(f"{name}: {section} is not a section", remedy="see the configuration reference")
+            remedy = "see the configuration reference"
+            if section == "table":
+                remedy = f"there are several: set {_TABLE_VARIABLE} to the whole list, as JSON"
+            raise ConfigurationError(f"{name}: {section} is not a section", remedy=remedy)
     value: Any = text
     if kind is not str and text[:1] in "[{" and text:
         try:
@@ -257,6 +327,19 @@ def _lay_over(tree: dict[str, Any], name: str, text: str) -> None:
     elif getattr(kind, "__origin__", None) is tuple:
         value = [part.strip() for part in text.split(",") if part.strip()]
     place[key] = value
+
+
+def _list_of_tables(text: str) -> list[Any]:
+    try:
+        tables = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        tables = None
+    if not isinstance(tables, list):
+        raise ConfigurationError(
+            f"{_TABLE_VARIABLE}: not a JSON list of tables",
+            remedy='write it as [{"name": "public.orders", "topic": "orders.deadlines"}, …]',
+        )
+    return tables
 
 
 def _field_type(kind: Any, name: str, variable: str) -> Any:
@@ -277,7 +360,12 @@ def _convert(tree: dict[str, Any]) -> Settings:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         # msgspec names the kind that was wanted and the place, never the value.
-        where = str(error).replace("`$.", "`").replace("Object contains unknown field", "unknown key")
+        where = (
+            str(error)
+            .replace("`$.", "`")
+            .replace(_TABLES, "table")
+            .replace("Object contains unknown field", "unknown key")
+        )
         for pattern, words in _IN_WORDS.items():
             where = where.replace(f"`str` matching regex {pattern!r}", words)
         raise ConfigurationError(
@@ -342,6 +430,32 @@ def _check_claim(settings: Settings) -> None:
         raise ConfigurationError(
             "close.claim.stuck_after_s is less than twice timeout_s: claims would be taken from whoever still calls",
             remedy=f"stuck_after_s = {2 * claim.timeout_s:g} or more",
+        )
+
+
+def _check_topics(settings: Settings) -> None:
+    """Of several tables: each has its own, and none is named as what belongs to another."""
+    if len(settings.tables) <= 1:
+        return
+    for place, entry in enumerate(settings.tables):
+        if entry.topic is None:
+            raise ConfigurationError(
+                f"table[{place}].topic is missing: each of several tables has a topic of its own",
+                remedy=f'name it under the [[table]] of {entry.name}: topic = "…"',
+            )
+    ours = [f"{settings.kafka.topic}.progress"]
+    for entry in settings.tables:
+        ours += [f"{entry.topic}", f"{entry.topic}.dead"]
+    twice = sorted({name for name in ours if ours.count(name) > 1})
+    if twice:
+        raise ConfigurationError(
+            f"two of [[table]] would write to the topic {', '.join(twice)}", remedy="give each a topic of its own"
+        )
+    names = [entry.name for entry in settings.tables]
+    if again := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"[[table]] has {', '.join(again)} more than once",
+            remedy="leave one of them: a table has one topic and rule",
         )
 
 

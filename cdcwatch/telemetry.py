@@ -10,33 +10,34 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cdcwatch.close.timekeeping import ALARMS
+from cdcwatch.closing_metrics import ClosingFamilies, ClosingMetrics
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cdcwatch.close.attempt import Answer
-    from cdcwatch.close.outcome import Outcome
     from cdcwatch.close.timekeeping import ClockFigures
-    from cdcwatch.errors import CdcwatchError
 
 _DEAD_LETTER_LOG_S: Final = 1.0
-_LATENESS_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 
 _log = logging.getLogger(__name__)
 
 
-class Metrics:
+class Metrics(ClosingMetrics):
     """What the rooms count. Gauges are read when somebody asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Sequence[str] = ()) -> None:
+        """`tables`: names of the watched ones; where there are several, closing is counted by table."""
         registry = self.registry = CollectorRegistry()
+        self._tables = tables
+        super().__init__(ClosingFamilies(registry, is_by_table=len(tables) > 1))
         self._messages = Counter("cdcwatch_messages", "Messages of the output plugin.", registry=registry)
         self._changes = Counter("cdcwatch_changes", "Row changes of the watched table.", registry=registry)
         self._replayed = Counter(
@@ -54,20 +55,6 @@ class Metrics:
         self._unlogged_dead_letters, self._last_dead_letter, self._dead_letters_logged_s = 0, "", -inf
         self._dead_letter_timer: threading.Timer | None = None
         self._received = Gauge("cdcwatch_received_lsn", "The last WAL position that came in.", registry=registry)
-        self._closes = Counter("cdcwatch_closes", "Due orders by what became of them.", ["outcome"], registry=registry)
-        self._lateness = Histogram(
-            "cdcwatch_lateness_seconds",
-            "Closed minus deadline, by the database's clock.",
-            buckets=_LATENESS_BUCKETS_S,
-            registry=registry,
-        )
-        self._batch = Histogram(
-            "cdcwatch_close_batch_seconds", "A batch of closes, start to commit.", registry=registry
-        )
-        self._calls = Counter(
-            "cdcwatch_calls", "Calls of close.claim.url by what they came to.", ["answer"], registry=registry
-        )
-        self._call = Histogram("cdcwatch_call_seconds", "A call of close.claim.url.", registry=registry)
         self._clock_offset = Gauge(
             "cdcwatch_clock_offset_seconds", "The database's clock minus this machine's.", registry=registry
         )
@@ -87,33 +74,25 @@ class Metrics:
         for about in ALARMS:
             self._clock_alarm.labels(about)
         self._slept = Counter("cdcwatch_suspended_seconds", "How long this machine has slept.", registry=registry)
-        self._recovered = Counter(
-            "cdcwatch_recovered",
-            "Overdue orders that the sweep found in the table and closed; beside a stream that works 0.",
-            registry=registry,
-        )
-        self._sweep_looks = Counter(
-            "cdcwatch_sweep_looks", "Looks at all that is overdue in the table.", registry=registry
-        )
-        self._sweep_fallbacks = Counter(
-            "cdcwatch_sweep_fallbacks",
-            "Looks of the sweep that read the primary instead of the standby.",
-            ["reason"],
-            registry=registry,
-        )
-        for reason in ("delay", "away", "not_a_standby"):
-            self._sweep_fallbacks.labels(reason)
         self._heard = Counter(
             "cdcwatch_heard",
             "--role close: records of the topic by what they came to: applied, or why they tell nothing here.",
             ["record"],
             registry=registry,
         )
-        self._close_reconnects = Counter("cdcwatch_close_reconnects", "Closing connections lost.", registry=registry)
 
     def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         """A figure that is asked for when the page is."""
         Gauge(f"cdcwatch_{name}", description, registry=self.registry).set_function(value)
+
+    def gauge_each(self, name: str, description: str, value: Callable[[str], float]) -> None:
+        """The same of every table, under its label where there are several."""
+        if len(self._tables) <= 1:
+            self.gauge(name, description, lambda: value(self._tables[0] if self._tables else ""))
+            return
+        gauge = Gauge(f"cdcwatch_{name}", description, ["table"], registry=self.registry)
+        for table in self._tables:
+            gauge.labels(table).set_function(partial(value, table))
 
     def read(self, *, messages: int, changes: int, replayed: int, received_lsn: int) -> None:
         """After every bite of the stream."""
@@ -157,34 +136,9 @@ class Metrics:
             last,
         )
 
-    def batch_settled(self, outcomes: Mapping[Outcome, int], lateness_us: Sequence[int], batch_us: int) -> None:
-        """After every batch of closes: outcomes, how late each close was, how long the batch took."""
-        for outcome, count in outcomes.items():
-            self._closes.labels(outcome).inc(count)
-        for late_us in lateness_us:
-            self._lateness.observe(late_us / 1e6)
-        self._batch.observe(batch_us / 1e6)
-
     def given_up(self, count: int) -> None:
         """So many orders failed to close for the last time."""
         self._dead_letters.labels("close").inc(count)
-
-    def called(self, answer: Answer, call_us: int) -> None:
-        """After every call of an external action."""
-        self._calls.labels(answer).inc()
-        self._call.observe(call_us / 1e6)
-
-    def recovered(self, count: int) -> None:
-        """So many orders were closed that the sweep had found."""
-        self._recovered.inc(count)
-
-    def looked(self) -> None:
-        """The sweep has looked at all that is overdue."""
-        self._sweep_looks.inc()
-
-    def fell_back(self, reason: str) -> None:
-        """The sweep read the primary instead of the standby."""
-        self._sweep_fallbacks.labels(reason).inc()
 
     def heard(self, *, applied: int, skipped: Mapping[str, int]) -> None:
         """After every batch of the topic's records."""
@@ -202,9 +156,28 @@ class Metrics:
         for about in ALARMS:
             self._clock_alarm.labels(about).set(int(about in figures.alarms))
 
-    def database_lost(self, error: CdcwatchError) -> None:  # noqa: ARG002
-        """A closing connection broke or could not be made."""
-        self._close_reconnects.inc()
+    def of(self, table: str) -> Metrics | OfTable:
+        """Where one table's closing counts: by its name where there are several. The first of them tells of clocks."""
+        if len(self._tables) <= 1:
+            return self
+        return OfTable(self, table, tells_of_clocks=table == self._tables[0])
+
+
+class OfTable(ClosingMetrics):
+    """The figures of one table's closing, under its label."""
+
+    def __init__(self, metrics: Metrics, table: str, *, tells_of_clocks: bool) -> None:
+        super().__init__(metrics.families, (table,))
+        self._metrics, self._tells_of_clocks = metrics, tells_of_clocks
+
+    def given_up(self, count: int) -> None:
+        """Of all tables together: the dead letters stand in each one's topic."""
+        self._metrics.given_up(count)
+
+    def clock_measured(self, figures: ClockFigures) -> None:
+        """There is one database."""
+        if self._tells_of_clocks:
+            self._metrics.clock_measured(figures)
 
 
 class _JsonFormatter(logging.Formatter):

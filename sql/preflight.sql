@@ -318,3 +318,12 @@ SET LOCAL enable_seqscan = off;
 -- https://www.postgresql.org/docs/current/using-explain.html
 EXPLAIN (FORMAT JSON)
 SELECT 1 FROM {table} WHERE {is_open} AND {is_due} ORDER BY {deadline} LIMIT 1;
+
+-- name: partition_of_another
+-- Of tables that are to be watched together, one that is a partition of another, and that other; no row when there is none.
+-- https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-INFO-PARTITION
+SELECT part.oid::int8, whole.oid::int8
+  FROM unnest(%(oids)s::oid[]) AS part(oid)
+  JOIN unnest(%(oids)s::oid[]) AS whole(oid)
+    ON whole.oid <> part.oid AND whole.oid IN (SELECT relid::oid FROM pg_partition_ancestors(part.oid::regclass) AS up(relid))
+ LIMIT 1;

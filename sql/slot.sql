@@ -113,7 +113,7 @@ SELECT end_lsn::text FROM pg_replication_slot_advance(%(slot)s, %(lsn)s::pg_lsn)
 -- name: create_publication
 -- Before the slot: a slot of pgoutput that finds no publication at a change fails there for ever.
 -- https://www.postgresql.org/docs/current/sql-createpublication.html
-CREATE PUBLICATION {publication} FOR TABLE {table}{columns}{options};
+CREATE PUBLICATION {publication} FOR TABLE {members}{options};
 
 -- name: drop_publication
 -- One that was made for a slot that then was not.

@@ -35,3 +35,9 @@ SELECT {key_texts}, {deadline}, {status}, {version}
 SELECT {key_texts}, {deadline}, {status}, {version}
   FROM {table}
   JOIN unnest({key_arrays}) AS wanted ({wanted}) ON {same_key};
+
+-- name: running
+-- The first transaction id that was not given out yet, and the oldest that still runs.
+-- https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
+SELECT pg_snapshot_xmax(now.snapshot)::text::int8, pg_snapshot_xmin(now.snapshot)::text::int8
+  FROM pg_current_snapshot() AS now(snapshot);

@@ -65,7 +65,7 @@ class Streams:
             close=close or CloseSettings(),
         )
         facts = read_table(self.connection, settings)
-        self.connection.execute(creation(settings, facts, self.connection.info.server_version))
+        self.connection.execute(creation(settings, [facts], self.connection.info.server_version))
         for plugin in self.plugins:
             self.connection.execute(
                 "SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", [self._slot(plugin)]

@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cdcwatch.demo.performance import Picture, View
-    from cdcwatch.demo.summary import Summary
+    from cdcwatch.demo.summary import Summaries, Summary
     from cdcwatch.demo.world import World
 
 _DEFAULT_S: Final = 20.0
 _UNIT_S: Final = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class Tables(StrEnum):
+    """What the shop sells."""
+
+    ONE = "one"
+    SEVERAL = "several"
 
 
 def _duration_s(text: str) -> float:
@@ -49,6 +57,9 @@ def demo(
         str | None,
         typer.Option("--plugin", metavar="NAME", help="wal2json or pgoutput. Default: wal2json where there is one."),
     ] = None,
+    tables: Annotated[
+        Tables, typer.Option("--tables", help="one: orders; several: orders, reservations and coupons in one process.")
+    ] = Tables.ONE,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory: data, logs, configuration.")] = False,
     _debug: DebugOption = False,
 ) -> None:
@@ -56,6 +67,7 @@ def demo(
     from rich.console import Console
 
     from cdcwatch.demo.performance import Wish, perform
+    from cdcwatch.demo.stands import ONE, SEVERAL
     from cdcwatch.demo.world import isolate
 
     if plugin not in {None, "wal2json", "pgoutput"}:
@@ -66,7 +78,7 @@ def demo(
         duration_s = _DEFAULT_S
     isolate()
     summary = perform(
-        Wish(duration_s, rate, keep, plugin),
+        Wish(duration_s, rate, keep, plugin, SEVERAL if tables is Tables.SEVERAL else ONE),
         tell=_say_nothing if json and not keep else _say,
         view=_live(console) if is_live else None,
     )
@@ -77,7 +89,7 @@ def demo(
     _require_agreement(summary)
 
 
-def _require_agreement(summary: "Summary") -> None:
+def _require_agreement(summary: "Summary | Summaries") -> None:
     if summary.comparisons and not summary.agrees:
         raise CheckFailedError(
             "the table, the topic and what the shop did don't agree",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
+from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import duration_text, print_json, table_text
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def explain(
         ),
     ],
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of its last events.")] = 10,
+    table: TableOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
@@ -28,7 +29,7 @@ def explain(
     """Show what cdcwatch knows of one order: its row, whether it is in the window, its last events in the topic."""
     from cdcwatch.inspection.order import explain_order
 
-    story = explain_order(settings_of(context, config), key, count)
+    story = explain_order(of_table(settings_of(context, config), table), key, count)
     if json:
         print_json(_document(story))
     else:

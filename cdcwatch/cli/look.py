@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
+from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import duration_text, print_json, table_text
+from cdcwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cdcwatch.close.pending import Pending, PendingRow
     from cdcwatch.handoff.tail import Record
+    from cdcwatch.settings import KafkaSettings, Settings
 
 _DEFAULT_EVENTS = 20
 
@@ -23,18 +25,22 @@ _DEFAULT_EVENTS = 20
 def pending(
     context: typer.Context,
     count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many.")] = 20,
+    table: TableOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
     """Show the next deadlines of open orders, by the database's clock."""
-    from cdcwatch.close.pending import read_pending
+    from cdcwatch.close.pending import merged, read_pending
     from cdcwatch.database import connect
-    from cdcwatch.slot.catalog import load_table
+    from cdcwatch.slot.tables import load_tables
 
     settings = settings_of(context, config)
+    if table is not None:
+        settings = of_table(settings, table)
     with connect(settings.postgres.dsn, application_name="cdcwatch pending") as connection:
-        found = read_pending(connection, load_table(connection, settings), count)
+        tables = load_tables(connection, settings)
+        found = merged({one.qualified_name: read_pending(connection, one, count) for one in tables}, count)
     if json:
         print_json(_pending_document(found))
     else:
@@ -54,30 +60,47 @@ def events(
     dead: Annotated[
         bool, typer.Option("--dead", help="The dead letters: rows not understood, orders not closed.")
     ] = False,
+    table: TableOption = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Where several tables are watched: this topic alone.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print each record's value as it is, one a line.")] = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
     """Read the topic as any subscriber would, and print events. Ends at SIGINT and SIGTERM."""
-    from cdcwatch.handoff.tail import TopicTail
+    from cdcwatch.handoff.tails import TopicTails
 
-    kafka = settings_of(context, config).kafka
+    topics = _topics(settings_of(context, config), table, topic)
     if dead:
         from cdcwatch.handoff.dead_letters import of_dead_letters
 
-        kafka = of_dead_letters(kafka)
-    with _ending_signals() as ended, TopicTail(kafka, is_ended=ended.is_set) as tail:
+        topics = [of_dead_letters(one) for one in topics]
+    with _ending_signals() as ended, TopicTails(topics, is_ended=ended.is_set) as tails:
         if from_beginning:
-            for record in islice(tail.so_far(), count):
-                _print_record(record, json=json)
+            for one in islice(tails.so_far(), count):
+                _print_record(*one, json=json)
         else:
-            for record in tail.last(_DEFAULT_EVENTS if count is None else count):
-                _print_record(record, json=json)
+            for one in tails.last(_DEFAULT_EVENTS if count is None else count):
+                _print_record(*one, json=json)
         if follow and not (from_beginning and count is not None):
             sys.stdout.flush()
-            for record in tail.following():
-                _print_record(record, json=json)
+            for one in tails.following():
+                _print_record(*one, json=json)
                 sys.stdout.flush()
+
+
+def _topics(settings: "Settings", table: str | None, topic: str | None) -> "list[KafkaSettings]":
+    """Of all tables, or of the one that is meant."""
+    each = [one.for_events() for one in settings.each()]
+    if table is not None:
+        return [of_table(settings, table).for_events()]
+    chosen = [one for one in each if topic in {None, one.topic}]
+    if not chosen:
+        raise ConfigurationError(
+            f"no table's topic is {topic}", remedy=f"--topic takes one of: {', '.join(one.topic for one in each)}"
+        )
+    return chosen
 
 
 @contextmanager
@@ -92,8 +115,10 @@ def _ending_signals() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _print_record(record: "Record", *, json: bool) -> None:
-    sys.stdout.write((record.value.decode(errors="replace") if json else event_line(record)) + "\n")
+def _print_record(topic: str, record: "Record", *, json: bool) -> None:
+    """`topic`: where there are several."""
+    line = record.value.decode(errors="replace") if json else event_line(record)
+    sys.stdout.write(f"{line}\n" if json or not topic else f"{topic}  {line}\n")
 
 
 def event_line(record: "Record") -> str:
@@ -138,6 +163,7 @@ def _pending_document(found: "Pending") -> dict[str, Any]:
         "overdue_rows_is_lower_bound": found.overdue_rows >= MOST_OVERDUE_ROWS,
         "pending": [
             {
+                **({"table": row.table} if row.table else {}),
                 "key": row.key,
                 "deadline": format_instant(row.deadline_us),
                 "in_s": _wait_s(row),
@@ -160,9 +186,11 @@ def _print_pending(found: "Pending") -> None:
         else:
             wait = duration_text(wait_s) if wait_s > 0 else f"{duration_text(-wait_s)} overdue"
         key = ", ".join(row.key.values())
-        rows.append((key, format_instant(row.deadline_us), wait, "" if row.version is None else str(row.version)))
+        shown = (key, format_instant(row.deadline_us), wait, "" if row.version is None else str(row.version))
+        rows.append((row.table, *shown) if row.table else shown)
     if rows:
-        print(table_text(("key", "deadline", "in", "version"), rows))
+        heads = ("key", "deadline", "in", "version")
+        print(table_text(("table", *heads) if found.rows[0].table else heads, rows))
     else:
         print("no open order has a deadline")
     more = " or more" if found.overdue_rows >= MOST_OVERDUE_ROWS else ""

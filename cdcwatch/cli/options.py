@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cdcwatch.errors import ConfigurationError
 from cdcwatch.settings import DEFAULT_PATH, Settings, is_unconfigured, load_settings
 
 ConfigOption = Annotated[
@@ -18,6 +19,26 @@ ConfigOption = Annotated[
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+TableOption = Annotated[
+    str | None,
+    typer.Option("--table", metavar="NAME", help="Where several are watched: this one, as [[table]] names it."),
+]
+
+
+def of_table(settings: Settings, name: str | None) -> Settings:
+    """With the table of that name alone; without a name the only one there is."""
+    each = settings.each()
+    names = ", ".join(one.table.name for one in each)
+    if name is None:
+        if len(each) == 1:
+            return each[0]
+        raise ConfigurationError(f"several tables are watched: {names}", remedy="name one of them with --table")
+    for one in each:
+        if name in {one.table.name, one.table.name.removeprefix("public.")}:
+            return one
+    raise ConfigurationError(f"no table {name} is watched", remedy=f"--table takes one of: {names}")
 
 
 def settings_of(context: typer.Context, config: Path | None) -> Settings:

@@ -77,7 +77,8 @@ def _print_plan(plan: "Recovery", settings: "Settings") -> None:
     for statement in plan.statements:
         print(f"  {statement}")
     if settings.sink.kind == "kafka":
-        print(f"  read {settings.kafka.topic} to its end, and the open orders of {settings.table.name}")
+        for one in settings.each():
+            print(f"  read {one.for_events().topic} to its end, and the open orders of {one.table.name}")
         print("  publish the gap as a stream.gap event, then as snapshot events what the topic lacks:")
         print("  deadlines that it doesn't have, and the end of those that it takes for open")
 

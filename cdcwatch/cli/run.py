@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
+from cdcwatch.cli.options import ConfigOption, DebugOption, TableOption, of_table, settings_of
 from cdcwatch.errors import ConfigurationError
 from cdcwatch.lsn import parse_lsn
 
@@ -53,9 +53,12 @@ def run(
             "--accept-gap", help="The slot no longer holds what follows the topic: read the table again and go on."
         ),
     ] = False,
+    table: TableOption = None,
 ) -> None:
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     settings = settings_of(context, config)
+    if table is not None and role is not Role.CLOSE:
+        raise ConfigurationError("--table belongs to --role close", remedy="leave it out: one process has all tables")
     until_lsn = _parsed(until)
     if role in {Role.SWEEP, Role.CLOSE}:
         if until is not None or accept_gap:
@@ -63,7 +66,10 @@ def run(
                 f"--until and --accept-gap are about the stream, which --role {role} doesn't read",
                 remedy="leave them out",
             )
-        (sweep_until_stopped if role is Role.SWEEP else close_until_stopped)(settings, debug=debug)
+        if role is Role.SWEEP:
+            sweep_until_stopped(settings, debug=debug)
+        else:
+            close_until_stopped(of_table(settings, table), debug=debug)
         return
     from cdcwatch.pipeline.service import Service, require_built
 

@@ -33,15 +33,18 @@ def peek(
     found = look(settings_of(context, config), count)
     changes = [one for one in found.changes if explain or one.event is not None]
     if json:
-        print_json({"changes": [one._asdict() for one in changes], "is_all": found.is_all, "notes": found.notes})
+        print_json({"changes": [one.document() for one in changes], "is_all": found.is_all, "notes": found.notes})
     else:
         _print(found, changes, explain=explain)
 
 
 def _print(found: "Peeked", changes: "list[Traced]", *, explain: bool) -> None:
     if changes:
-        rows = [(one.commit_lsn, one.kind, clipped(one.key, 14), _gives(one)) for one in changes]
-        print(table_text(("commit", "change", "key", "gives"), rows))
+        heads: tuple[str, ...] = ("commit", "change", "key", "gives")
+        rows = [_row(one) for one in changes]
+        if any(one.table for one in changes):
+            heads, rows = ("table", *heads), [(one.table, *row) for one, row in zip(changes, rows, strict=True)]
+        print(table_text(heads, rows))
     hidden = len(found.changes) - len(changes)
     if not found.changes:
         print("no change of the table is waiting in the slot")
@@ -51,6 +54,10 @@ def _print(found: "Peeked", changes: "list[Traced]", *, explain: bool) -> None:
         print("there are more: -n N")
     for note in found.notes:
         print(f"note: {note}")
+
+
+def _row(one: "Traced") -> tuple[str, ...]:
+    return (one.commit_lsn, one.kind, clipped(one.key, 14), _gives(one))
 
 
 def _gives(one: "Traced") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
@@ -32,6 +32,8 @@ class PendingRow:
     now_us: int
     """The database's clock when it was read."""
     version: int | None
+    table: str = ""
+    """Where several are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,12 @@ def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit
         )
         counted = cursor.execute(overdue).fetchone()
     return Pending(rows, counted[0] if counted else 0)
+
+
+def merged(found: Mapping[str, Pending], limit_rows: int) -> Pending:
+    """Of several tables, by name, what comes first; of one it is that one."""
+    if len(found) == 1:
+        return next(iter(found.values()))
+    rows = [replace(row, table=table) for table, one in found.items() for row in one.rows]
+    rows.sort(key=lambda row: row.deadline_us)
+    return Pending(tuple(rows[:limit_rows]), sum(one.overdue_rows for one in found.values()))

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
-from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate
+from cdcwatch.decode.change import INSERT, UPDATE, Begin, Change, Commit, Truncate, Unreadable
 from cdcwatch.decode.note import CloseFailure, Closing
 from cdcwatch.errors import DecodeError
 from cdcwatch.lsn import format_lsn
@@ -18,11 +18,19 @@ from cdcwatch.lsn import format_lsn
 if TYPE_CHECKING:
     from cdcwatch.deadline.event import Encoder, Event, Stamp
     from cdcwatch.deadline.rule import DeadlineRule, Derived
-    from cdcwatch.decode.change import Message, Row, Unreadable
+    from cdcwatch.decode.change import AnyMessage, Row
     from cdcwatch.table import Key
 
 Update = tuple["Key", int | None, int]
 """For the schedule: key, its live deadline in microseconds (None: it has none any more), row version (0: unknown)."""
+
+
+class Learnt(NamedTuple):
+    """For the schedule of one table."""
+
+    updates: list[Update]
+    truncated_at: list[int]
+    """Places in `updates` before which the table was emptied."""
 
 
 class Portion(NamedTuple):
@@ -34,6 +42,8 @@ class Portion(NamedTuple):
     """Places in `updates` before which the table was emptied."""
     position: Position
     """After the last of the events."""
+    further: tuple[Learnt, ...] = ()
+    """Of the tables after the first, where there are several."""
 
 
 class Derivation:
@@ -99,7 +109,7 @@ class Derivation:
         self._closing = set()
         self._events, self._updates, self._truncated_at = [], [], []
 
-    def feed(self, message: Message) -> None:
+    def feed(self, message: AnyMessage) -> None:
         """One message. DecodeError when it can't follow the one before."""
         if isinstance(message, Change):
             self._change(message)
@@ -113,8 +123,10 @@ class Derivation:
             self._close_failed(message)
         elif isinstance(message, Closing):
             self._begin_to_close(message)
-        else:
+        elif isinstance(message, Unreadable):
             self._unreadable(message)
+        else:
+            raise TypeError("what is about one table of several is for a SharedDerivation")
 
     def idle_at(self, wal_end: int) -> None:
         """The server has sent all there is up to `wal_end`, and we are outside a transaction: nothing lies between."""
@@ -133,12 +145,14 @@ class Derivation:
         self._transaction = begin
         self._ordinal = 0
         self._stamp = None
-        covered = self._covered
         self._is_shown = self._snapshot is not None and self._snapshot.sees(begin.xid)
-        if begin.commit_lsn < covered.end_lsn or self._is_shown:
-            self._repeats_through = sys.maxsize
-        else:
-            self._repeats_through = covered.ordinal if begin.commit_lsn == covered.commit_lsn else 0
+        self._repeats_through = sys.maxsize if self._is_shown else self._covered_ordinals(begin)
+
+    def _covered_ordinals(self, begin: Begin) -> int:
+        covered = self._covered
+        if begin.commit_lsn < covered.end_lsn:
+            return sys.maxsize
+        return covered.ordinal if begin.commit_lsn == covered.commit_lsn else 0
 
     def _commit(self, commit: Commit) -> None:
         if self._transaction is None or self._transaction.commit_lsn != commit.commit_lsn:

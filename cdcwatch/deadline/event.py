@@ -33,6 +33,8 @@ class Event(NamedTuple):
     """The canonical key's bytes; None: about the whole table, for every partition, or a `DeadLetter`."""
     value: bytes
     """UTF-8 JSON: a CloudEvent, or a dead letter's record."""
+    topic: str = ""
+    """Where it goes, or what `.dead` is added to; empty: the sink's only one."""
 
 
 class DeadLetter(Event):
@@ -164,9 +166,11 @@ class Unpublished:
 class EventEncoder:
     """Builds the bytes. A template, because the envelope is nine tenths constant and this runs for every change."""
 
-    def __init__(self, table: WatchedTable, *, system_identifier: str, database: str, slot: str = "") -> None:
-        """`slot`: named in dead letters."""
-        self._slot = slot
+    def __init__(
+        self, table: WatchedTable, *, system_identifier: str, database: str, slot: str = "", topic: str = ""
+    ) -> None:
+        """`slot`: named in dead letters. `topic`: of the events."""
+        self._slot, self._topic = slot, topic
         self.source = source_of(system_identifier, database, table.qualified_name)
         source = _quoted(self.source)
         self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
@@ -187,7 +191,7 @@ class EventEncoder:
             text = str(key)
             subject = f'"{text}"'
             key_json = f"{self._key_head}{subject}}}"
-            return _new(Event, (text.encode(), self._value(ordinal, subject, key_json, derived, stamp)))
+            return _new(Event, (text.encode(), self._value(ordinal, subject, key_json, derived, stamp), self._topic))
         return self._any_key(key, ordinal, derived, stamp)
 
     def snapshot(self, key: Key, derived: Derived, stamp: Stamp) -> Event:
@@ -196,7 +200,7 @@ class EventEncoder:
 
     def table_wide(self, derived: Derived, stamp: Stamp, ordinal: int) -> Event:
         """The event of a TRUNCATE: no key, `subject` `*`."""
-        return Event(None, self._value(ordinal, '"*"', "null", derived, stamp))
+        return Event(None, self._value(ordinal, '"*"', "null", derived, stamp), self._topic)
 
     def gap(self, gap: Gap, lsn: int, time_us: int) -> GapEvent:
         """The event of a gap, told with a read of the table at `lsn` and `time_us`."""
@@ -213,6 +217,7 @@ class EventEncoder:
                     "data": {"key": None, **gap.data, "commit_lsn": format_lsn(lsn), "snapshot": True},
                 }
             ),
+            self._topic,
         )
 
     def dead_letter(self, change: Unreadable, commit_lsn: int, ordinal: int) -> DeadLetter:
@@ -247,13 +252,13 @@ class EventEncoder:
     def _letter(self, commit_lsn: int, ordinal: int, said: dict[str, Any]) -> DeadLetter:
         lsn_text = format_lsn(commit_lsn)
         place = {"slot": self._slot, "commit_lsn": lsn_text, "ordinal": ordinal, "id": f"{lsn_text}-{ordinal}"}
-        return DeadLetter(None, orjson.dumps({**place, **said}))
+        return DeadLetter(None, orjson.dumps({**place, **said}), self._topic)
 
     def _any_key(self, key: Key, last_of_id: int | str, derived: Derived, stamp: Stamp) -> Event:
         text = str(key)
         pairs = zip(self._columns, key_texts(key, len(self._columns)), strict=True)
         key_json = f"{{{','.join(f'{name}:{_quoted(value)}' for name, value in pairs)}}}"
-        return Event(text.encode(), self._value(last_of_id, _quoted(text), key_json, derived, stamp))
+        return Event(text.encode(), self._value(last_of_id, _quoted(text), key_json, derived, stamp), self._topic)
 
     def _value(self, last_of_id: int | str, subject: str, key_json: str, derived: Derived, stamp: Stamp) -> bytes:
         kind, row, previous_us, reason = derived

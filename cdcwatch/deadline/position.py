@@ -40,6 +40,8 @@ class SnapshotVisibility(NamedTuple):
     """Those between that were still running."""
     to_first_close: bool = False
     """What it shows is passed over only up to the first close among it: nobody was told of these orders before."""
+    only_tables: frozenset[int] | None = None
+    """The OIDs of the tables that were read under it; None: every watched one."""
 
     def sees(self, xid: int) -> bool:
         """Whether the snapshot shows a committed transaction, given the 32 bits of its id that the stream carries."""

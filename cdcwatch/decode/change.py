@@ -83,6 +83,23 @@ class Commit(NamedTuple):
 Message = Begin | Change | Truncate | Unreadable | Note | Commit
 
 
+class Of(NamedTuple):
+    """Where several tables are watched: what is about one of them."""
+
+    table: int
+    """Its place among them."""
+    message: Change | Truncate | Unreadable | Note
+
+
+class Together(NamedTuple):
+    """Where several tables are watched: what one message of the plugin says of more than one."""
+
+    parts: tuple[Of, ...]
+
+
+AnyMessage = Message | Of | Together
+
+
 class Decoder(Protocol):
     """An output plugin's bytes to messages. One decoder lives as long as one connection."""
 
@@ -90,7 +107,7 @@ class Decoder(Protocol):
         """The plugin options that START_REPLICATION asks for."""
         ...
 
-    def decode(self, payload: bytes | memoryview) -> Message | None:
+    def decode(self, payload: bytes | memoryview) -> AnyMessage | None:
         """One message of the plugin; None for what isn't about the watched table.
 
         DecodeError for what is no message of the plugin, and for what is wrong with every row of the table.

@@ -264,9 +264,12 @@ class PgoutputDecoder:
             yield f"{which}column {table.version.name!r}", partial(self._version, values[layout.version])
 
     def _truncate(self, data: bytes) -> Truncate | None:
-        count, _options = _TRUNCATE.unpack_from(data, 1)
-        relations = struct.unpack_from(f"!{count}I", data, 1 + _TRUNCATE.size)
-        return Truncate() if any(self._layouts[relation].is_ours for relation in relations) else None
+        return Truncate() if any(self._layouts[relation].is_ours for relation in truncated_relations(data)) else None
+
+    def reads(self, relation: int) -> bool:
+        """Whether the relation with that OID was described, and is the watched table."""
+        layout = self._layouts.get(relation)
+        return layout is not None and layout.is_ours
 
     def _key_of(self, values: Sequence[Any], layout: _Layout) -> Key:
         if self._integer_key:
@@ -324,6 +327,12 @@ class PgoutputDecoder:
         if type_oid == _UUID:
             return str(uuid.UUID(bytes=value))
         raise DecodeError("a watched column's type was changed", remedy="start again: the catalog is read at the start")
+
+
+def truncated_relations(data: bytes) -> tuple[int, ...]:
+    """The OIDs that a Truncate message names. struct.error when it is cut short."""
+    count, _options = _TRUNCATE.unpack_from(data, 1)
+    return struct.unpack_from(f"!{count}I", data, 1 + _TRUNCATE.size)
 
 
 def _place(places: Mapping[str, int], column: Column) -> int:

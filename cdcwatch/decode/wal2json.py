@@ -35,7 +35,7 @@ from cdcwatch.zone import deadline_parser
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cdcwatch.decode.change import Decoder, Message, Unreadable
+    from cdcwatch.decode.change import AnyMessage, Decoder, Message, Unreadable
     from cdcwatch.decode.note import Note
 
 _ABSENT: Final = object()
@@ -287,7 +287,7 @@ class Recoding:
         """The decoder's."""
         return self._decoder.options()
 
-    def decode(self, payload: bytes | memoryview) -> Message | None:
+    def decode(self, payload: bytes | memoryview) -> AnyMessage | None:
         """One line."""
         try:
             line = str(payload, self._encoding).encode()

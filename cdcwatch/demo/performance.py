@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cdcwatch.demo.figures import Figures, Lateness, SlotPlace, Waiting
 from cdcwatch.demo.interruption import Interruption, interrupted
-from cdcwatch.demo.summary import Summary
+from cdcwatch.demo.stands import ONE, RESERVATIONS
+from cdcwatch.demo.summary import Summaries, Summary
 from cdcwatch.demo.tally import Comparison, ShopCounts, Tally, TopicCounts
 from cdcwatch.demo.topic import TopicReader
 from cdcwatch.demo.traffic import Traffic
@@ -22,6 +23,9 @@ from cdcwatch.errors import CdcwatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+
+    from cdcwatch.demo.stands import Stand
+    from cdcwatch.settings import Settings
 
     View = Callable[[World], AbstractContextManager["Picture"]]
 
@@ -47,6 +51,7 @@ class Wish:
     keep: bool
     plugin: str | None = None
     """wal2json or pgoutput; None: the first of them that the server has."""
+    stands: tuple[Stand, ...] = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +76,13 @@ class Picture(Protocol):
         ...
 
 
-def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Summary:
+def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Summary | Summaries:
     """The whole demo; without a view nobody watches. NotDurableError when it was interrupted before its end.
 
     Whatever happens, nothing of it runs afterwards.
     """
     with Interruption() as interruption, _directory(keep=wish.keep, tell=tell) as directory:
-        world = World(directory, tell, wish.plugin)
+        world = World(directory, tell, wish.plugin, wish.stands)
         try:
             with interruption.starting():
                 world.start(interruption)
@@ -87,28 +92,79 @@ def perform(wish: Wish, *, tell: Callable[[str], None], view: View | None) -> Su
             world.close()
 
 
+class _Stall:
+    """A stand at work: its traffic, its topic's reader, and the books of both."""
+
+    def __init__(self, world: World, settings: Settings, stand: Stand, rate: float, stack: ExitStack) -> None:
+        self.stand = stand
+        self.tally = Tally(stand.closed)
+        self.figures = stack.enter_context(Figures(world.dsn, settings.slot.name, stand))
+        self.topic = TopicReader(settings.for_events(), self.tally)
+        stack.callback(self.topic.stop)
+        self.traffic = Traffic(world.dsn, self.tally, rate, stand)
+        stack.callback(self.traffic.stop)
+        self._rate, self._lateness, self._lateness_s = rate, Lateness(), 0.0
+
+    def start(self) -> None:
+        self.topic.start()
+        self.traffic.start()
+
+    def require_working(self) -> None:
+        """CdcwatchError when something that should run doesn't."""
+        self.traffic.require_open()
+        self.topic.require_reading()
+
+    def lateness(self, now_s: float) -> Lateness:
+        """Of late, asked for now and then."""
+        if now_s > self._lateness_s + _LATENESS_EVERY_S:
+            first_id = max(0, self.tally.last_id - int(self._rate * _RECENT_S))
+            self._lateness, self._lateness_s = self.figures.lateness(first_id), now_s
+        return self._lateness
+
+    def compared(self) -> tuple[list[Comparison], list[str]]:
+        compared, problems = self.tally.compare(self.figures.rows())
+        if self.stand == RESERVATIONS:
+            ledger, held = self.figures.seats_taken()
+            compared.append(Comparison("seats taken: by the reservations and by the seats", held, ledger))
+        return compared, problems
+
+    def summary(
+        self, traffic_s: float, comparisons: tuple[Comparison, ...] = (), problems: tuple[str, ...] = ()
+    ) -> Summary:
+        return Summary(
+            traffic_s,
+            self.figures.status_counts(),
+            self.figures.waiting(),
+            self.figures.lateness(),
+            self.tally.shop,
+            self.tally.topic,
+            self.figures.slot().confirmed_flush_lsn,
+            self.tally.last_commit_lsn,
+            comparisons,
+            problems,
+        )
+
+
 class _Performance:
     """The part in which everything runs."""
 
     def __init__(self, world: World, wish: Wish, interruption: Interruption, stack: ExitStack) -> None:
-        settings = world.settings()
         self._world, self._wish, self._interruption = world, wish, interruption
-        self._tally = Tally()
-        self._figures = stack.enter_context(Figures(world.dsn, settings.slot.name))
-        self._topic = TopicReader(settings.kafka, self._tally)
-        stack.callback(self._topic.stop)
-        self._traffic = Traffic(world.dsn, self._tally, wish.rate)
-        stack.callback(self._traffic.stop)
+        self._stalls = [
+            _Stall(world, one, stand, wish.rate / len(wish.stands), stack)
+            for one, stand in zip(world.settings().each(), wish.stands, strict=True)
+        ]
+        self._figures = self._stalls[0].figures
         self._started_s = time.monotonic()
         self._traffic_s = 0.0
-        self._lateness, self._lateness_s = Lateness(), 0.0
 
-    def run(self, view: View | None) -> Summary:
-        self._topic.start()
-        self._traffic.start()
+    def run(self, view: View | None) -> Summary | Summaries:
+        for stall in self._stalls:
+            stall.start()
         with view(self._world) if view is not None else nullcontext() as picture:
             self._watch(picture)
-            self._traffic.stop()
+            for stall in self._stalls:
+                stall.traffic.stop()
             self._traffic_s = time.monotonic() - self._started_s
             if self._interruption.came:
                 if self._wish.duration_s is not None:
@@ -125,48 +181,50 @@ class _Performance:
             self._interruption.wait(max(0.0, rest_s))
 
     def _show(self, picture: Picture | None, doing: str) -> None:
-        """The picture as it is now. CdcwatchError when something that should run doesn't."""
+        """The picture as it is now, of all stands together. CdcwatchError when something that should run doesn't."""
         self._world.require_service()
-        self._traffic.require_open()
-        self._topic.require_reading()
+        for stall in self._stalls:
+            stall.require_working()
         if picture is None:
             return
         now_s = time.monotonic()
-        if now_s > self._lateness_s + _LATENESS_EVERY_S:
-            first_id = max(0, self._tally.last_id - int(self._wish.rate * _RECENT_S))
-            self._lateness, self._lateness_s = self._figures.lateness(first_id), now_s
+        events = [event for stall in self._stalls for event in stall.topic.last_events]
         picture.show(
             Frame(
                 now_s - self._started_s,
                 doing,
-                self._tally.shop,
-                self._tally.topic,
-                self._figures.waiting(),
-                self._lateness,
+                ShopCounts.total([stall.tally.shop for stall in self._stalls]),
+                TopicCounts.total([stall.tally.topic for stall in self._stalls]),
+                Waiting.total([stall.figures.waiting() for stall in self._stalls]),
+                Lateness.worst([stall.lateness(now_s) for stall in self._stalls]),
                 self._figures.slot(),
-                self._topic.last_events,
+                sorted(events, key=lambda event: str(event["time"])),
             )
         )
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _compared(self, picture: Picture | None) -> Summary:
-        """Lets everything due be closed, stops the service, reads the topic to its end, compares."""
+    def _compared(self, picture: Picture | None) -> Summary | Summaries:
+        """Lets everything due be closed, stops the service, reads the topics to their ends, compares."""
 
         def nothing_soon() -> bool:
             self._show(picture, "closed; the last orders expire")
-            return not self._figures.waiting().soon_rows
+            return not any(stall.figures.waiting().soon_rows for stall in self._stalls)
 
         self._until(nothing_soon, timeout_s=_CLOSE_TIMEOUT_S)
         wal_end_lsn = self._figures.wal_end_lsn()
         self._until(lambda: self._figures.slot().confirmed_flush_lsn >= wal_end_lsn, timeout_s=_CONFIRM_TIMEOUT_S)
         exit_code = self._world.stop_service()
         self._interruption.check()
-        is_read = self._topic.read_to_end(_TOPIC_TIMEOUT_S)
-        compared, problems = self._tally.compare(self._figures.rows())
-        summary = self._summary()
+        return self._of_all(lambda stall: self._judged(stall, wal_end_lsn, exit_code))
+
+    def _judged(self, stall: _Stall, wal_end_lsn: int, exit_code: int | None) -> Summary:
+        is_read = stall.topic.read_to_end(_TOPIC_TIMEOUT_S)
+        compared, problems = stall.compared()
+        summary = stall.summary(self._traffic_s)
         missing_bytes = max(0, wal_end_lsn - summary.confirmed_flush_lsn)
-        return self._summary(
+        return stall.summary(
+            self._traffic_s,
             (
                 Comparison("cdcwatch run's exit code after SIGTERM", 0, exit_code),
                 Comparison("bytes of WAL up to the last close that are not confirmed", 0, missing_bytes),
@@ -178,11 +236,17 @@ class _Performance:
             tuple(problems),
         )
 
-    def _left(self) -> Summary:
+    def _left(self) -> Summary | Summaries:
         """Somebody has seen enough: what was counted so far, without waiting for the last orders."""
         self._world.stop_service(_LEAVE_TIMEOUT_S)
-        self._topic.read_to_end(_LEAVE_TIMEOUT_S)
-        return self._summary()
+        for stall in self._stalls:
+            stall.topic.read_to_end(_LEAVE_TIMEOUT_S)
+        return self._of_all(lambda stall: stall.summary(self._traffic_s))
+
+    def _of_all(self, summed_up: Callable[[_Stall], Summary]) -> Summary | Summaries:
+        if len(self._stalls) == 1:
+            return summed_up(self._stalls[0])
+        return Summaries({stall.stand.table: summed_up(stall) for stall in self._stalls})
 
     def _until(self, holds: Callable[[], bool], *, timeout_s: float) -> None:
         """Waits; out of time, the comparison says what it came to."""
@@ -190,20 +254,6 @@ class _Performance:
         while not holds() and time.monotonic() < give_up_s:
             self._interruption.wait(_LOOK_S)
             self._interruption.check()
-
-    def _summary(self, comparisons: tuple[Comparison, ...] = (), problems: tuple[str, ...] = ()) -> Summary:
-        return Summary(
-            self._traffic_s,
-            self._figures.status_counts(),
-            self._figures.waiting(),
-            self._figures.lateness(),
-            self._tally.shop,
-            self._tally.topic,
-            self._figures.slot().confirmed_flush_lsn,
-            self._tally.last_commit_lsn,
-            comparisons,
-            problems,
-        )
 
 
 @contextmanager

@@ -133,7 +133,10 @@ def _addresses(world: World, program: str, *, is_narrow: bool) -> Table:
     configuration = f"-c {world.configuration_path}"
     rows = (
         ("database", world.dsn),
-        ("kafka", f"{settings.kafka.bootstrap_servers}, topic {settings.kafka.topic}"),
+        (
+            "kafka",
+            f"{settings.kafka.bootstrap_servers}, topic {', '.join(one.for_events().topic for one in settings.each())}",
+        ),
         ("telemetry", f"http://{world.telemetry_address}/metrics"),
         ("look", f"{program} events --follow {configuration}"),
         ("", f"{program} slot status {configuration}"),

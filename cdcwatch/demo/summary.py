@@ -112,6 +112,34 @@ class Summary:
         return "\n".join(f"{name:<{_NAME_WIDTH}}{text}" for name, text in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """Of several tables."""
+
+    tables: Mapping[str, Summary]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Of all."""
+        return tuple(one for summary in self.tables.values() for one in summary.comparisons)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every table agrees with its topic and with what the shop did."""
+        return all(summary.agrees for summary in self.tables.values())
+
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "tables": {name: summary.document() for name, summary in self.tables.items()},
+            "agree": self.agrees,
+        }
+
+    def text(self) -> str:
+        """Each table's lines under its name."""
+        return "\n\n".join(f"{name}\n{summary.text()}" for name, summary in self.tables.items())
+
+
 def milliseconds(value: float | None) -> str:
     """`2.4 ms`, or a dash."""
     return "-" if value is None else f"{value:,.1f} ms"

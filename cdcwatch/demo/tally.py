@@ -15,7 +15,7 @@ from cdcwatch.deadline.rule import CANCELLED, EVENT_TYPES, EXPIRED, MOVED, SCHED
 from cdcwatch.demo.order import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cdcwatch.demo.order import OrderEvent, State
 
@@ -74,6 +74,21 @@ class TopicCounts:
     out_of_order: int = 0
     early: int = 0
 
+    @classmethod
+    def total(cls, counts: Sequence[TopicCounts]) -> TopicCounts:
+        """Of several topics; of one it is that one, the living one."""
+        if len(counts) == 1:
+            return counts[0]
+        kinds: dict[str, int] = {kind: sum(one.by_type.get(kind, 0) for one in counts) for kind in EVENT_TYPES}
+        return cls(
+            sum(one.events for one in counts),
+            kinds,
+            sum(one.keys for one in counts),
+            sum(one.duplicates for one in counts),
+            sum(one.out_of_order for one in counts),
+            sum(one.early for one in counts),
+        )
+
 
 @dataclass(slots=True)
 class ShopCounts:
@@ -84,6 +99,12 @@ class ShopCounts:
     paid: int = 0
     cancelled: int = 0
     deleted: int = 0
+
+    @classmethod
+    def total(cls, counts: Sequence[ShopCounts]) -> ShopCounts:
+        """Of several stands."""
+        names = ("placed", "extended", "paid", "cancelled", "deleted")
+        return cls(*(sum(getattr(one, name) for one in counts) for name in names))
 
     @property
     def ended(self) -> int:
@@ -102,7 +123,9 @@ class _Differences:
 class Tally:
     """For the shop's threads and the topic's reader at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, closed_status: str = EXPIRED_STATUS) -> None:
+        """`closed_status`: what a close writes."""
+        self._closed_status = closed_status
         self.shop, self.topic = ShopCounts(), TopicCounts()
         self.last_id = 0
         self.last_commit_lsn = 0
@@ -204,7 +227,7 @@ class Tally:
             ], list(self._problems)
 
     def _compare_row(self, order_id: int, state: State, differences: _Differences) -> None:
-        is_expired = state.status == EXPIRED_STATUS
+        is_expired = state.status == self._closed_status
         differences.row_count += 1
         differences.expired_rows += is_expired
         account = self._accounts.get(order_id)

@@ -6,7 +6,7 @@ import heapq
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psycopg
 
@@ -18,6 +18,9 @@ from cdcwatch.queries import query
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from psycopg import sql
+
+    from cdcwatch.demo.stands import Stand
     from cdcwatch.demo.tally import Tally
 
 ORDERS_A_CLERK_S: Final = 50
@@ -50,12 +53,12 @@ _CUSTOMERS: Final = ("ada", "bo", "chi", "dee", "eli", "fay", "gus", "hal", "ivy
 class Traffic:
     """`rate` orders a second, by as many connections as that takes."""
 
-    def __init__(self, dsn: str, tally: Tally, rate: float) -> None:
+    def __init__(self, dsn: str, tally: Tally, rate: float, stand: Stand) -> None:
         """Connects."""
         self._ended = threading.Event()
         self.error: psycopg.Error | None = None
         clerk_count = max(1, min(MOST_CLERKS, round(rate / ORDERS_A_CLERK_S)))
-        self._clerks = [_Clerk(dsn, tally, rate / clerk_count, self._ended) for _ in range(clerk_count)]
+        self._clerks = [_Clerk(dsn, tally, rate / clerk_count, self._ended, stand) for _ in range(clerk_count)]
         self._threads = [
             threading.Thread(target=self._work, args=(clerk,), name=f"demo-clerk-{number}", daemon=True)
             for number, clerk in enumerate(self._clerks, 1)
@@ -99,7 +102,8 @@ class _Placed(NamedTuple):
 class _Clerk:
     """One connection: places orders at its rate and does to each what its fate says, when it is time."""
 
-    def __init__(self, dsn: str, tally: Tally, rate: float, ended: threading.Event) -> None:
+    def __init__(self, dsn: str, tally: Tally, rate: float, ended: threading.Event, stand: Stand) -> None:
+        self._stand = stand
         self._connection = connect(dsn, application_name="the shop")
         self._cursor = self._connection.cursor(binary=True)
         self._tally, self._rate, self._ended = tally, rate, ended
@@ -148,7 +152,7 @@ class _Clerk:
             "amount_cents": self._random.randrange(500, 50_000),
             "lifetime_ms": lifetime_s * 1000,
         }
-        row = self._cursor.execute(query("demo", "place"), values).fetchone()
+        row = self._cursor.execute(self._stand.statement(query("demo", "place")), values).fetchone()
         if row is None:
             raise RuntimeError("INSERT … RETURNING gave no row")
         order_id, deadline_us, version = row
@@ -176,24 +180,29 @@ class _Clerk:
         heapq.heappush(self._actions, (time.monotonic() + in_s, self._count, order.order_id, action))
 
     def _pay(self, order_id: int) -> None:
-        self._change(query("demo", "pay"), order_id, "paid")
+        self._change(self._stand.statement(query("demo", "pay")), order_id, "paid")
 
     def _cancel(self, order_id: int) -> None:
-        self._change(query("demo", "cancel"), order_id, "cancelled")
+        self._change(self._stand.statement(query("demo", "cancel")), order_id, "cancelled")
 
-    def _change(self, statement: LiteralString, order_id: int, reason: str) -> None:
+    def _change(self, statement: sql.Composed, order_id: int, reason: str) -> None:
         row = self._cursor.execute(statement, {"id": order_id}).fetchone()
         if row is not None:  # else it had expired
             self._tally.did(order_id, Step(CANCELLED, row[0], row[1], reason))
 
     def _extend(self, order_id: int) -> None:
         by_ms = self._random.uniform(*_EXTENSION_S) * 1000
-        row = self._cursor.execute(query("demo", "extend"), {"id": order_id, "by_ms": by_ms}).fetchone()
+        row = self._cursor.execute(
+            self._stand.statement(query("demo", "extend")), {"id": order_id, "by_ms": by_ms}
+        ).fetchone()
         if row is not None:
             self._tally.did(order_id, Step(MOVED, row[0], row[1]))
 
     def _delete(self, order_id: int) -> None:
-        if self._cursor.execute(query("demo", "delete"), {"id": order_id}).fetchone() is not None:
+        if (
+            self._cursor.execute(self._stand.statement(query("demo", "delete")), {"id": order_id}).fetchone()
+            is not None
+        ):
             self._tally.did(order_id, Step(CANCELLED, None, None, REASON_DELETED))
 
     def _chosen(self, chances: Mapping[str, int]) -> str:

@@ -17,20 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+from psycopg import sql
 
 from cdcwatch.demo.interruption import end_children
+from cdcwatch.demo.stands import ONE, RESERVATIONS
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.local import LocalKafka, LocalPostgres, LocalServiceError
 from cdcwatch.local.kafka import KAFKA_VERSION, bring_jars
 from cdcwatch.local.process import OwnedProcess, free_port, last_line, launched
 from cdcwatch.queries import query, script
-from cdcwatch.settings import Settings, load_settings
+from cdcwatch.settings import Settings, is_key, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from cdcwatch.demo.interruption import Interruption
+    from cdcwatch.demo.stands import Stand
 
 DATABASE: Final = "shop"
 OWNER: Final = "shop"
@@ -62,12 +65,29 @@ partitions = 3
 [telemetry]
 listen = {listen}
 """
+_ENTRY: Final = """
+[[table]]
+name = "public.{stand.table}"
+topic = "{stand.topic}"
+deadline = "{stand.deadline}"
+open = ["{stand.open}"]
+[table.close]
+status = "{stand.closed}"
+set = {{ closed_at = "clock_timestamp()" }}
+also = "{stand.also}"
+"""
 
 
 class World:
     """Start it once, close it in any state."""
 
-    def __init__(self, directory: Path, tell: Callable[[str], None], plugin: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tell: Callable[[str], None],
+        plugin: str | None = None,
+        stands: Sequence[Stand] = ONE,
+    ) -> None:
         """Finds the programs and chooses ports. LocalServiceError when this machine lacks one.
 
         `plugin`: the slot's; None: wal2json where the server has it, else pgoutput, which every server has.
@@ -75,7 +95,7 @@ class World:
         self.directory = directory
         self.configuration_path = directory / "demo.toml"
         self.telemetry_address = f"127.0.0.1:{free_port()}"
-        self._tell = tell
+        self._tell, self.stands = tell, stands
         self._postgres = LocalPostgres(directory / "postgres")
         self._plugin = plugin or ("wal2json" if self._postgres.has_wal2json else "pgoutput")
         if self._plugin == "wal2json" and not self._postgres.has_wal2json:
@@ -134,14 +154,22 @@ class World:
         self._start_service(interruption)
 
     def _make_shop(self) -> None:
-        self._tell("making the shop: database, table, indexes, roles")
+        self._tell("making the shop: database, tables, indexes, roles")
         with psycopg.connect(self._postgres.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {OWNER} LOGIN")
             connection.execute(f"CREATE DATABASE {DATABASE} OWNER {OWNER}")
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(query("demo", "orders"))
-        variables = [f"--variable={name}" for name in (f"role={SERVICE_ROLE}", "identity=on")]
-        self._output("psql", [self._psql, "-X", "-d", self.admin_dsn, *variables, "-f", "-"], given=script("install"))
+            for stand in self.stands:
+                connection.execute(stand.statement(query("demo", "orders")))
+        for stand in self.stands:
+            chosen = (f"table={stand.table}", f"deadline={stand.deadline}", f"open={stand.open}")
+            variables = [f"--variable={one}" for one in (f"role={SERVICE_ROLE}", "identity=on", *chosen)]
+            command: list[str | Path] = [self._psql, "-X", "-d", self.admin_dsn, *variables, "-f", "-"]
+            self._output("psql", command, given=script("install"))
+        if RESERVATIONS in self.stands:
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                seats = sql.SQL(query("demo", "seats"))
+                connection.execute(seats.format(role=sql.Identifier(SERVICE_ROLE)))
 
     def _write_configuration(self) -> None:
         # A JSON text is a TOML text.
@@ -151,7 +179,8 @@ class World:
             "bootstrap_servers": json.dumps(self._kafka.bootstrap_servers),
             "listen": json.dumps(self.telemetry_address),
         }
-        self.configuration_path.write_text(_CONFIGURATION.format(**values), encoding="utf-8")
+        entries = "".join(_ENTRY.format(stand=stand) for stand in self.stands) if len(self.stands) > 1 else ""
+        self.configuration_path.write_text(_CONFIGURATION.format(**values) + entries, encoding="utf-8")
 
     def _make_slot(self) -> None:
         """As superuser: pgoutput's publication is made by whoever owns the table."""
@@ -257,7 +286,7 @@ def _failed(name: str, exit_code: int, said: str) -> CdcwatchError:
 def isolate() -> None:
     """Removes from this process what would lead its servers' clients elsewhere: libpq's and cdcwatch's variables."""
     for name in list(os.environ):
-        if name.startswith("PG") or (name.startswith("CDCWATCH_") and "__" in name):
+        if name.startswith("PG") or is_key(name):
             del os.environ[name]
 
 

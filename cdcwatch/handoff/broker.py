@@ -63,14 +63,18 @@ class BrokerFacts:
     """How many there are, at most MOST_COUNTED; None where they can't be read."""
 
 
-def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
-    """UnavailableError when no broker answers within a few seconds, PreconditionError when it refuses us."""
+def read_broker(settings: KafkaSettings, slot: str, events: KafkaSettings | None = None) -> BrokerFacts:
+    """UnavailableError when no broker answers within a few seconds, PreconditionError when it refuses us.
+
+    `events`: with the topic of a table, where that is not the slot's own.
+    """
     admin: Any = connected_client(AdminClient, client_configuration(settings))
     try:
         brokers = len(admin.list_topics(timeout=METADATA_TIMEOUT_S).brokers)
     except KafkaException as error:
         raise explain_kafka_exception(error) from error
-    names = [settings.topic, progress_topic(settings), dead_topic(settings)]
+    events = events or settings
+    names = [events.topic, progress_topic(settings), dead_topic(events)]
     topics = {name: _described(admin, name) for name in names}
     operations = _cluster_operations(admin)
     return BrokerFacts(
@@ -80,7 +84,7 @@ def read_broker(settings: KafkaSettings, slot: str) -> BrokerFacts:
         _may(operations, AclOperation.CREATE),
         _may_transact(admin, settings, slot, operations),
         topics[names[2]],
-        count_dead_letters(settings) if isinstance(topics[names[2]], TopicFacts) else 0,
+        count_dead_letters(events) if isinstance(topics[names[2]], TopicFacts) else 0,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
+from msgspec.structs import replace
 
 from cdcwatch import failpoints
 from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, GapEvent, for_partition
@@ -55,15 +56,17 @@ _log = logging.getLogger(__name__)
 class _KafkaSink:
     """What both deliveries share."""
 
-    def __init__(self, settings: KafkaSettings, slot: str) -> None:
+    def __init__(self, settings: KafkaSettings, slot: str, topics: Sequence[str] = ()) -> None:
+        """`settings`: its topic names the slot's progress and transactional id.
+
+        `topics`: of the tables, where they are others than that one.
+        """
         self._settings, self._slot = settings, slot
-        self._topic, self._progress_topic, self._dead_topic = (
-            settings.topic,
-            progress_topic(settings),
-            dead_topic(settings),
-        )
+        self._progress_topic = progress_topic(settings)
+        self._topics = {topic: replace(settings, topic=topic) for topic in topics or (settings.topic,)}
+        self._topic = next(iter(self._topics))  # of events that name none
         self._producer: Producer | None = None
-        self._partitions = 1
+        self._partitions = dict.fromkeys(self._topics, 1)
 
     def _connect(self, extra: dict[str, Any], *, linger_ms: int) -> Producer:
         """`linger_ms` is a default, `extra` is not."""
@@ -83,37 +86,45 @@ class _KafkaSink:
             self._topic,
         )
         self._producer = producer
-        self._partitions = require_topic(producer, self._settings)
+        self._partitions = {topic: require_topic(producer, settings) for topic, settings in self._topics.items()}
         require_progress_topic(producer, self._settings)
-        require_dead_topic(producer, self._settings)
+        for settings in self._topics.values():
+            require_dead_topic(producer, settings)
         return producer
 
     def _notice_partitions(self, statistics: str) -> None:
         """From librdkafka's statistics: partitions that were added move keys, which readers must know."""
-        known = orjson.loads(statistics).get("topics", {}).get(self._topic, {}).get("partitions", {})
-        count = sum(1 for number in known if int(number) >= 0)
-        if count > self._partitions:
-            _log.warning(
-                "%s has %d partitions now, %d before: keys move; their events are in order by commit LSN and ordinal",
-                self._topic,
-                count,
-                self._partitions,
-            )
-            self._partitions = count
+        told = orjson.loads(statistics).get("topics", {})
+        for topic, before in self._partitions.items():
+            count = sum(1 for number in told.get(topic, {}).get("partitions", {}) if int(number) >= 0)
+            if count > before:
+                _log.warning(
+                    "%s has %d partitions now, %d before: keys move; their events are in order by commit LSN and"
+                    " ordinal",
+                    topic,
+                    count,
+                    before,
+                )
+                self._partitions[topic] = count
 
     def _produce(self, event: Event, on_delivery: Callable[[Any, Any], None] | None = None) -> None:
         """Hands one event to librdkafka; a full queue is waited for, never taken for sent."""
+        topic = event.topic or self._topic
         if event.key is not None:
-            self._send(self._topic, event.value, event.key, -1, on_delivery)
+            self._send(topic, event.value, event.key, -1, on_delivery, _HEADERS)
             return
         if isinstance(event, DeadLetter):
-            self._send(self._dead_topic, event.value, event.id, -1, on_delivery)
+            self._send(dead_topic(self._topics[topic]), event.value, event.id, -1, on_delivery)
             failpoints.reached("kafka.dead_letter")
             return
-        self._partitions = partition_count(self._running(), self._topic) or self._partitions  # some may have been added
         key = event.record_key if isinstance(event, GapEvent) else None
-        for partition in range(self._partitions):
-            self._send(self._topic, for_partition(event.value, partition), key, partition, on_delivery)
+        for partition in range(self._counted(topic)):
+            self._send(topic, for_partition(event.value, partition), key, partition, on_delivery, _HEADERS)
+
+    def _counted(self, topic: str) -> int:
+        """Its partitions; some may have been added."""
+        self._partitions[topic] = partition_count(self._running(), topic) or self._partitions[topic]
+        return self._partitions[topic]
 
     def _send(
         self,
@@ -122,9 +133,10 @@ class _KafkaSink:
         key: bytes | None,
         partition: int,
         on_delivery: Callable[[Any, Any], None] | None,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
         producer = self._running()
-        arguments: dict[str, Any] = {"headers": _HEADERS} if topic is self._topic else {}
+        arguments: dict[str, Any] = {"headers": headers} if headers is not None else {}
         if on_delivery is not None:
             arguments["on_delivery"] = on_delivery
         while True:
@@ -135,10 +147,10 @@ class _KafkaSink:
             else:
                 return
 
-    def survey(self, made: Callable[[int], Told]) -> Told:
+    def survey(self, made: Callable[[int], Told], topic: str = "") -> Told:
         """Reads the topic to its end."""
-        self._partitions = partition_count(self._running(), self._topic) or self._partitions
-        return survey(self._settings, made(self._partitions))
+        topic = topic or self._topic
+        return survey(self._topics[topic], made(self._counted(topic)))
 
     def _running(self) -> Producer:
         if self._producer is None:
@@ -157,8 +169,8 @@ class ExactlyOnceSink(_KafkaSink):
 
     is_transactional = True
 
-    def __init__(self, settings: KafkaSettings, slot: str) -> None:
-        super().__init__(settings, slot)
+    def __init__(self, settings: KafkaSettings, slot: str, topics: Sequence[str] = ()) -> None:
+        super().__init__(settings, slot, topics)
         self._acknowledged: list[range] = []
 
     def open(self) -> Progress | None:
@@ -204,18 +216,18 @@ class ExactlyOnceSink(_KafkaSink):
 
     def _transaction(self, events: Iterable[Event], progress: Progress) -> int:
         producer = self._running()
-        produce, topic, headers = producer.produce, self._topic, _HEADERS
+        produce, first_topic, headers = producer.produce, self._topic, _HEADERS
         count = 0
         try:
             producer.begin_transaction()
             for event in events:
-                key, value = event
+                key, value, topic = event
                 count += 1
                 if key is None:
                     self._produce(event)
                     continue
                 try:
-                    produce(topic, value, key, headers=headers)
+                    produce(topic or first_topic, value, key, headers=headers)
                 except BufferError:
                     self._produce(event)
             self._send(self._progress_topic, progress.to_json(), self._slot.encode(), 0, None)
@@ -248,8 +260,8 @@ class AtLeastOnceSink(_KafkaSink):
 
     is_transactional = False
 
-    def __init__(self, settings: KafkaSettings, slot: str) -> None:
-        super().__init__(settings, slot)
+    def __init__(self, settings: KafkaSettings, slot: str, topics: Sequence[str] = ()) -> None:
+        super().__init__(settings, slot, topics)
         self._in_flight: deque[_InFlight] = deque()
         self._acknowledged: list[range] = []
         self._failure: CdcwatchError | None = None
@@ -304,22 +316,23 @@ class AtLeastOnceSink(_KafkaSink):
         return acknowledged
 
     def _publish(self, batch: Batch) -> None:
-        table_wide = sum(event.key is None and not isinstance(event, DeadLetter) for event in batch.events)
-        flight = _InFlight(batch, len(batch.events) + table_wide * (self._partitions - 1))
+        table_wide = [event for event in batch.events if event.key is None and not isinstance(event, DeadLetter)]
+        copies = sum(self._partitions[event.topic or self._topic] - 1 for event in table_wide)
+        flight = _InFlight(batch, len(batch.events) + copies)
         self._in_flight.append(flight)
 
         def arrived() -> None:
             flight.left -= 1
 
         report = self._reporter(arrived)
-        produce, topic, headers = self._running().produce, self._topic, _HEADERS
+        produce, first_topic, headers = self._running().produce, self._topic, _HEADERS
         for event in batch.events:
-            key, value = event
+            key, value, topic = event
             if key is None:
                 self._produce(event, report)
                 continue
             try:
-                produce(topic, value, key, on_delivery=report, headers=headers)
+                produce(topic or first_topic, value, key, on_delivery=report, headers=headers)
             except BufferError:
                 self._produce(event, report)
 

@@ -65,7 +65,7 @@ def require_progress_topic(client: Any, settings: KafkaSettings) -> None:
 
 def find_progress(settings: KafkaSettings, slot: str) -> Progress | None:
     """`read_progress` for those who only look: None too where there is no progress topic yet."""
-    admin = connected_client(AdminClient, client_configuration(settings), settings.topic)
+    admin = connected_client(AdminClient, client_configuration(settings), progress_topic(settings))
     return None if partition_count(admin, progress_topic(settings)) is None else read_progress(settings, slot)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PUBLISHING: Final = {"Write": AclOperation.WRITE, "Describe": AclOperation.DESCRIBE}
 _HEARING: Final = {"Read": AclOperation.READ, "Describe": AclOperation.DESCRIBE}
+_TABLES_OWN: Final = frozenset({"topic", "dead_letters", "group"})
+"""What is told of every table; the rest is the slot's."""
 _UNTRUE: Final = frozenset({"false", "0"})
 
 
@@ -33,9 +35,10 @@ def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
     if settings.sink.kind != "kafka":
         return []
     try:
-        facts = read_broker(settings.kafka, settings.slot.name)
-        group = group_id(settings.kafka, settings.slot.name)
-        joins = may_join(settings.kafka, group) if hears else None
+        first, *others = settings.each()
+        checks = _of_table(first, hears=hears)
+        for one in others:
+            checks += [check for check in _of_table(one, hears=hears) if check.name in _TABLES_OWN]
     except CdcwatchError as error:
         answered = failed("kafka", error)
         return [
@@ -43,7 +46,16 @@ def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
                 answered, message=f"{answered.message} (kafka.bootstrap_servers: {settings.kafka.bootstrap_servers})"
             )
         ]
-    return judge_hearing(facts, settings.kafka, group, joins) if hears else judge_broker(facts, settings)
+    return checks
+
+
+def _of_table(settings: Settings, *, hears: bool) -> list[Check]:
+    events, slot = settings.for_events(), settings.slot.name
+    facts = read_broker(settings.kafka, slot, events)
+    if not hears:
+        return judge_broker(facts, settings)
+    group = group_id(events, slot)
+    return judge_hearing(facts, events, group, may_join(events, group))
 
 
 def judge_hearing(facts: BrokerFacts, kafka: KafkaSettings, group: str, joins: bool | None) -> list[Check]:
@@ -60,10 +72,10 @@ def judge_hearing(facts: BrokerFacts, kafka: KafkaSettings, group: str, joins: b
 
 def judge_broker(facts: BrokerFacts, settings: Settings) -> list[Check]:
     """Pure."""
-    kafka = settings.kafka
-    checks = [_answers(facts, kafka), _link(kafka), _topic(facts, kafka, _PUBLISHING, "write to")]
+    kafka, events = settings.kafka, settings.for_events()
+    checks = [_answers(facts, kafka), _link(kafka), _topic(facts, events, _PUBLISHING, "write to")]
     checks.append(_progress(facts, kafka))
-    checks.append(_dead(facts, kafka))
+    checks.append(_dead(facts, events))
     if kafka.delivery == "exactly_once":
         checks.append(_transactions(facts, kafka, settings.slot.name))
     return checks

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import orjson
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.lsn import format_lsn, parse_lsn
 from cdcwatch.table import NO_PUBLICATION, Attachment, PublicationStamp
+
+
+class TableMark(NamedTuple):
+    """A watched table, as it was when progress was noted."""
+
+    oid: int = 0
+    """0 in records of versions that didn't note it."""
+    name: str = ""
+    """`schema.name`."""
+    publication: PublicationStamp = NO_PUBLICATION
+    """Empty where there is none, and in records of versions that didn't note it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +32,16 @@ class Origin:
     database: str
     slot: str
     table_oid: int = 0
-    """Of the watched table; 0 in records of versions that didn't note it."""
     table_name: str = ""
-    """As it was called then, `schema.name`."""
     publication: PublicationStamp = NO_PUBLICATION
-    """Of the publication then; empty where there is none, and in records of versions that didn't note it."""
+    """As of a TableMark: of the watched table, of several the first."""
+    further: tuple[TableMark, ...] = ()
+    """Of several tables the others."""
+
+    @property
+    def tables(self) -> tuple[TableMark, ...]:
+        """All of them."""
+        return (TableMark(self.table_oid, self.table_name, self.publication), *self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,22 @@ class Progress:
     """The partitions whose orders the topic knows; None where the table has none."""
     additions: int = 0
     """How often orders were added that the stream did not tell: two records at one position differ in this."""
+    further_partitions: tuple[tuple[Attachment, ...] | None, ...] = ()
+    """As `partitions`, of the tables after the first."""
+
+    def under(self, origin: Origin) -> Progress:
+        """The same progress as another start has its tables: in another order, or without some of them."""
+        if not (self.origin.further or origin.further):
+            return replace(self, origin=origin)
+        known = dict(zip((table.oid for table in self.origin.tables), self.each_partitions, strict=False))
+        first, *further = (known.get(table.oid) for table in origin.tables)
+        return replace(self, origin=origin, partitions=first, further_partitions=tuple(further))
+
+    @property
+    def each_partitions(self) -> tuple[tuple[Attachment, ...] | None, ...]:
+        """`partitions` of every table."""
+        missing = len(self.origin.further) - len(self.further_partitions)
+        return (self.partitions, *self.further_partitions, *([None] * missing))
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -71,6 +103,9 @@ class Progress:
             }
         if self.origin.publication.publication:
             additional["publication"] = self.origin.publication[:2]
+        if self.origin.further:
+            further = zip(self.origin.further, self.each_partitions[1:], strict=True)
+            additional |= {"additions": self.additions, "further_tables": [_table_json(*one) for one in further]}
         return orjson.dumps(
             {
                 **additional,
@@ -93,6 +128,7 @@ class Progress:
                     "in_progress": [str(xid) for xid in sorted(mark.visibility.in_progress)],
                     "to_first_close": mark.visibility.to_first_close,
                     "tells_all": mark.tells_all,
+                    **({} if mark.visibility.only_tables is None else {"tables": sorted(mark.visibility.only_tables)}),
                 },
             }
         )
@@ -101,7 +137,7 @@ class Progress:
     def from_json(cls, value: bytes) -> Progress:
         """The inverse. ValueError or KeyError when it isn't such a record."""
         record = orjson.loads(value)
-        mark = record["snapshot"]
+        mark, further = record["snapshot"], record.get("further_tables", ())
         return cls(
             Origin(
                 record["system_identifier"],
@@ -111,6 +147,7 @@ class Progress:
                 record.get("table_oid", 0),
                 record.get("table_name", ""),
                 PublicationStamp(*record.get("publication", ())),
+                tuple(TableMark(one["oid"], one["name"], PublicationStamp(*one["publication"])) for one in further),
             ),
             Position(parse_lsn(record["end_lsn"]), parse_lsn(record["commit_lsn"]), record["ordinal"]),
             None
@@ -122,12 +159,14 @@ class Progress:
                     int(mark["xmax"]),
                     frozenset(int(xid) for xid in mark["in_progress"]),
                     mark.get("to_first_close", False),
+                    frozenset(mark["tables"]) if "tables" in mark else None,
                 ),
                 mark.get("tells_all", False),
             ),
             record.get("gap"),
             _partitions(record),
             record.get("additions", 0),
+            tuple(_partitions(one) for one in further),
         )
 
     def covers(self, other: Progress) -> bool:
@@ -138,6 +177,13 @@ class Progress:
     def _order(self) -> tuple[Position, int, bool]:
         """Records follow each other in this order, some at one position."""
         return self.position, self.additions, self.gap is not None
+
+
+def _table_json(table: TableMark, partitions: tuple[Attachment, ...] | None) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    if partitions is not None:
+        known = {"partitions": [one.oid for one in partitions], "attached": [one.stamp for one in partitions]}
+    return {"oid": table.oid, "name": table.name, "publication": table.publication[:2], **known}
 
 
 def _partitions(record: dict[str, Any]) -> tuple[Attachment, ...] | None:

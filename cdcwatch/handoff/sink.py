@@ -49,8 +49,11 @@ class Sink(Protocol):
         """Hands the events over, in order. Some sinks return when they are durable, others at once."""
         ...
 
-    def survey(self, made: Callable[[int], Told]) -> Told:
-        """What subscribers know of every order now, nobody else writing; `made` gets the count of partitions."""
+    def survey(self, made: Callable[[int], Told], topic: str = "") -> Told:
+        """What subscribers know of every order now, nobody else writing; `made` gets the count of partitions.
+
+        `topic`: as of `Event`.
+        """
         ...
 
     def publish_snapshot(self, events: Iterable[Event], progress: Progress) -> int:
@@ -86,7 +89,7 @@ class NoSink:
         """Drops them."""
         self._acknowledged += [batch.sequence for batch in batches]
 
-    def survey(self, made: Callable[[int], Told]) -> Told:
+    def survey(self, made: Callable[[int], Told], topic: str = "") -> Told:  # noqa: ARG002
         """Nobody knows of any."""
         return made(0)
 

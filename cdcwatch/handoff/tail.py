@@ -64,7 +64,7 @@ class TopicTail:
 
         `is_ended` is asked between polls; once it is true every iteration ends.
         """
-        self._topic = settings.topic
+        self._topic = self.topic = settings.topic
         self._is_ended = is_ended
         configuration = {
             **client_configuration(settings),
@@ -133,11 +133,20 @@ class TopicTail:
 
     def following(self) -> Iterator[Record]:
         """What comes after what was read, until `is_ended`."""
-        self._assign(self._next)
+        self.follow()
         while not self._is_ended():
-            message = self._polled()
-            if message is not None and message.error() is None:
-                yield self._taken(message)
+            record = self.came()
+            if record is not None:
+                yield record
+
+    def follow(self) -> None:
+        """From now on `came` has what comes after what was read."""
+        self._assign(self._next)
+
+    def came(self, wait_s: float = _POLL_S) -> Record | None:
+        """The next record; None where none comes in that time."""
+        message = self._polled(wait_s)
+        return None if message is None or message.error() is not None else self._taken(message)
 
     def _until_end(self, start: dict[int, int]) -> Iterator[Record]:
         """From `start` to the high watermarks of the beginning, or to the end of what is committed before them."""
@@ -200,10 +209,10 @@ class TopicTail:
             low[partition], high[partition] = found
         return low, high
 
-    def _polled(self) -> Message | None:
+    def _polled(self, wait_s: float = _POLL_S) -> Message | None:
         """The next message or end of a partition; None when there is none for now. Brokers that are away come back."""
         try:
-            message = self._consumer.poll(_POLL_S)
+            message = self._consumer.poll(wait_s)
         except KafkaException as error:
             raise explain_kafka_exception(error) from error
         refused = message.error() if message is not None else None

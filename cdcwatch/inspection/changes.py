@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from cdcwatch.database import explain
-from cdcwatch.decode.plugins import decoder_factory
+from cdcwatch.decode.plugins import several_factory
 from cdcwatch.errors import PreconditionError
 from cdcwatch.lsn import format_lsn
 from cdcwatch.queries import query
@@ -20,9 +20,9 @@ from cdcwatch.slot.status import read_status
 from cdcwatch.slot.surroundings import read_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from cdcwatch.decode.change import Decoder, Message
+    from cdcwatch.decode.change import AnyMessage, Decoder
     from cdcwatch.settings import Settings
     from cdcwatch.slot.facts import OptionsOf
     from cdcwatch.slot.status import SlotStatus
@@ -36,7 +36,7 @@ def options_of(settings: Settings) -> OptionsOf:
     """What the configured plugin's decoder asks for."""
 
     def options(table: WatchedTable, server_version: int) -> Mapping[str, str]:
-        return _decoder(settings, settings.slot.plugin, table, server_version).options()
+        return _decoder(settings, settings.slot.plugin, [table], server_version).options()
 
     return options
 
@@ -61,18 +61,18 @@ def require_readable(status: SlotStatus) -> None:
 def read_changes(
     connection: psycopg.Connection[Any],
     settings: Settings,
-    table: WatchedTable,
+    tables: Sequence[WatchedTable],
     status: SlotStatus,
     *,
     upto_lsn: int | None = None,
     upto_count: int | None = None,
-) -> Iterator[Message | None]:
+) -> Iterator[AnyMessage | None]:
     """Messages in the order of the stream, None for those about other tables.
 
     `upto_count` is the plugin's lines after which the server stops, at the end of a transaction.
     """
     plugin = status.plugin or settings.slot.plugin
-    decoder = _decoder(settings, plugin, table, connection.info.server_version)
+    decoder = _decoder(settings, plugin, tables, connection.info.server_version)
     flat = [text for pair in decoder.options().items() for text in pair]
     wanted = {
         "slot": status.name,
@@ -102,5 +102,5 @@ def read_changes(
         raise (explain_plugin(error, plugin, major) if error.sqlstate else explain(error)) from error
 
 
-def _decoder(settings: Settings, plugin: str, table: WatchedTable, server_version: int) -> Decoder:
-    return decoder_factory(plugin, table, publication=settings.slot.publication, server_version=server_version)()
+def _decoder(settings: Settings, plugin: str, tables: Sequence[WatchedTable], server_version: int) -> Decoder:
+    return several_factory(plugin, tables, publication=settings.slot.publication, server_version=server_version)()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, PreconditionError
-from cdcwatch.handoff.progress import Origin
+from cdcwatch.handoff.progress import Origin, TableMark
 from cdcwatch.inspection.peek import progress_of
 from cdcwatch.pipeline.beginning import require_no_gap
 from cdcwatch.pipeline.inquiry import Inquiry
@@ -34,9 +34,9 @@ def find_gap(settings: Settings) -> PreconditionError | None:
     # After the slot: the topic's progress is never behind what was confirmed before. Before the server's end.
     progress, inquiry = progress_of(settings), Inquiry(settings)
     found = inquiry.surroundings()
-    table = found.table
-    known = (table.oid, table.qualified_name, table.publication)
-    origin = Origin(facts.system_identifier, facts.timeline, facts.database, settings.slot.name, *known)
+    first, *further = (TableMark(table.oid, table.qualified_name, table.publication) for table in found.tables)
+    stream = (facts.system_identifier, facts.timeline, facts.database, settings.slot.name)
+    origin = Origin(*stream, *first, tuple(further))
     try:
         require_no_gap(facts, progress, origin, server_lsn=found.current_lsn)
     except PreconditionError as error:

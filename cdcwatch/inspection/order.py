@@ -172,7 +172,7 @@ def _records(settings: Settings, key: bytes, count: int) -> tuple[list[Record], 
     from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415  librdkafka only where it is used
 
     try:
-        with TopicTail(settings.kafka) as tail:
+        with TopicTail(settings.for_events()) as tail:
             return tail.about(key, count, SCAN_RECORDS), None
     except CdcwatchError as error:
         return [], str(error)

@@ -9,16 +9,17 @@ from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
+from cdcwatch.deadline.sharing import SharedDerivation
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.inspection.changes import read_changes, require_readable
 from cdcwatch.inspection.trace import Traced, Tracer
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
 from cdcwatch.slot.admin import connected, found_status
-from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.tables import load_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import psycopg
 
@@ -57,13 +58,13 @@ def peek(settings: Settings, count: int) -> Peeked:
     with connected(settings) as connection:
         status = found_status(connection, settings)
         require_readable(status)
-        table = load_table(connection, settings)
+        tables = load_tables(connection, settings)
         start = start_of(settings, status, system_identifier(connection))
         lines = max(_FIRST_LINES, count * _LINES_A_CHANGE)
         while True:
             seen = 0
             traced: list[Traced] = []
-            for seen, one in enumerate(_traced(connection, settings, table, status, start, lines), 1):  # noqa: B007
+            for seen, one in enumerate(_traced(connection, settings, tables, status, start, lines), 1):  # noqa: B007
                 traced += one
                 if len(traced) > count:
                     return Peeked(tuple(traced[:count]), is_all=False, notes=start.notes)
@@ -75,21 +76,26 @@ def peek(settings: Settings, count: int) -> Peeked:
 def _traced(
     connection: psycopg.Connection[Any],
     settings: Settings,
-    table: WatchedTable,
+    tables: Sequence[WatchedTable],
     status: SlotStatus,
     start: Start,
     lines: int,
 ) -> Iterator[list[Traced]]:
-    tracer = tracer_of(table, status, start, system_identifier(connection))
-    for message in read_changes(connection, settings, table, status, upto_count=lines):
+    tracer = tracer_of(tables, status, start, system_identifier(connection))
+    for message in read_changes(connection, settings, tables, status, upto_count=lines):
         yield tracer.feed(message) if message is not None else []
 
 
-def tracer_of(table: WatchedTable, status: SlotStatus, start: Start, system: str) -> Tracer:
+def tracer_of(tables: Sequence[WatchedTable], status: SlotStatus, start: Start, system: str) -> Tracer:
     """A tracer that publishes what the service would, from there on."""
-    rule = DeadlineRule(table)
-    encoder = EventEncoder(table, system_identifier=system, database=status.connected_database, slot=status.name)
-    return Tracer(rule, Derivation(rule, encoder), start.covered, start.snapshot)
+    rules = {table.qualified_name: DeadlineRule(table) for table in tables}
+    named = {"system_identifier": system, "database": status.connected_database, "slot": status.name}
+    encoders = [EventEncoder(table, **named) for table in tables]
+    shared = list(zip(rules.values(), encoders, strict=True))
+    derivation = Derivation(*shared[0])
+    if len(tables) > 1:
+        derivation = SharedDerivation(shared, [table.oid for table in tables])
+    return Tracer(rules, derivation, start.covered, start.snapshot)
 
 
 def system_identifier(connection: psycopg.Connection[Any]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.inspection.changes import options_of
@@ -45,7 +43,7 @@ def all_checks(settings: Settings, role: str = "all") -> tuple[list[Check], Cdcw
     `role`: of what `run --role` needs.
     """
     if role == "read":
-        settings = msgspec.structs.replace(settings, close=msgspec.structs.replace(settings.close, action="none"))
+        settings = settings.without_closes()
     checks, error = _database_checks(settings)
     if role in {"close", "sweep"}:
         checks = [one for one in checks if one.name not in _OF_THE_STREAM]
@@ -59,7 +57,8 @@ def _database_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | N
     try:
         with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
             checks = preflight(connection, settings, options_of(settings))
-            checks += claim_checks(connection, settings)
+            for one in settings.each():
+                checks += claim_checks(connection, one)
         gap = gap_check(settings)
         checks += [gap] if gap is not None else []
     except CdcwatchError as caught:

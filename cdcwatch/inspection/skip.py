@@ -10,7 +10,7 @@ from cdcwatch.deadline.rule import MOVED, SCHEDULED
 from cdcwatch.inspection.changes import read_changes
 from cdcwatch.inspection.peek import start_of, system_identifier, tracer_of
 from cdcwatch.inspection.trace import TRUNCATE_KIND, UNREADABLE_KIND, Traced
-from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.tables import load_tables
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,7 +33,7 @@ class Skipped:
     """By type, without the prefix; only what the topic doesn't hold yet."""
     is_lower_bound: bool = False
     """There are more than were counted."""
-    _live: dict[str, bool] = field(default_factory=dict)
+    _live: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @property
     def change_count(self) -> int:
@@ -61,20 +61,20 @@ class Skipped:
         kind = str(traced.event["type"])
         self.events[kind.removeprefix("deadline.")] += 1
         if traced.kind == TRUNCATE_KIND:
-            self._live = dict.fromkeys(self._live, False)
-        elif len(self._live) < _MOST_KEYS or traced.key in self._live:
-            self._live[traced.key] = kind in {SCHEDULED, MOVED}
+            self._live = {order: live and order[0] != traced.table for order, live in self._live.items()}
+        elif len(self._live) < _MOST_KEYS or (traced.table, traced.key) in self._live:
+            self._live[traced.table, traced.key] = kind in {SCHEDULED, MOVED}
 
 
 def skipped(
     connection: psycopg.Connection[Any], settings: Settings, status: SlotStatus, upto_lsn: int | None
 ) -> Skipped:
     """Reads the slot up to `upto_lsn` (None: all of it) without consuming anything, at most MOST_CHANGES of ours."""
-    table = load_table(connection, settings)
+    tables = load_tables(connection, settings)
     system = system_identifier(connection)
-    tracer = tracer_of(table, status, start_of(settings, status, system), system)
+    tracer = tracer_of(tables, status, start_of(settings, status, system), system)
     counted = Skipped()
-    for message in read_changes(connection, settings, table, status, upto_lsn=upto_lsn):
+    for message in read_changes(connection, settings, tables, status, upto_lsn=upto_lsn):
         if message is None:
             continue
         for traced in tracer.feed(message):

@@ -28,8 +28,9 @@ class _Offered(NamedTuple):
 class Arrivals:
     """Between the thread that reads the table and the reader's; outlives connections."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` ends the reader's wait."""
+    def __init__(self, wake: Callable[[], None], topic: str | None = None) -> None:
+        """`wake` ends the reader's wait. `topic`: of the table's events, where others share the stream."""
+        self._topic = topic
         self.known: tuple[Attachment, ...] | None = None
         """The partitions whose orders the topic knows; None: not partitioned, or not known yet."""
         self._wake = wake
@@ -69,7 +70,8 @@ class Arrivals:
 
     def note(self, events: Iterable[Event]) -> None:
         """What the stream tells."""
-        self._told.update([event.key for event in events])
+        topic = self._topic
+        self._told.update([event.key for event in events if topic is None or event.topic == topic])
 
     def take(self, position_lsn: int) -> list[Event] | None:
         """What is to be handed over now that the stream was read up to `position_lsn`; None: nothing is waiting."""

@@ -11,9 +11,9 @@ from cdcwatch.errors import CdcwatchError, PreconditionError
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from cdcwatch.handoff.progress import Origin, Progress
+    from cdcwatch.handoff.progress import Origin, Progress, TableMark
     from cdcwatch.slot.stream import SlotFacts
 
 REMEDY: Final = (
@@ -60,12 +60,25 @@ def where_to_begin(
             raise
         _log.warning("gap accepted: %s", error)
         gap = str(error)
-    if progress is None or gap is not None or reads_again:
+    added = [] if progress is None else added_tables(progress.origin, origin)
+    if added:
+        names = ", ".join(table.name for table in added)
+        _log.info("%s: new to the slot; every table is read, and compared with its topic", names)
+    if progress is None or gap is not None or reads_again or added:
         progress = publish_snapshot(progress, gap)
+    progress = progress.under(origin)
     if is_exact:
-        return replace(progress, origin=origin)
+        return progress
     # The topic may hold less than the record says where progress and events are not one piece.
-    return replace(progress, origin=origin, position=Position(end_lsn=facts.confirmed_flush_lsn))
+    return replace(progress, position=Position(end_lsn=facts.confirmed_flush_lsn))
+
+
+def added_tables(before: Origin, now: Origin) -> list[TableMark]:
+    """The tables of which the slot's progress knows nothing, where it knows of others or they come with others."""
+    if not (before.further or now.further):
+        return []
+    known = {table.oid for table in before.tables}
+    return [table for table in now.tables if table.oid not in known]
 
 
 def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, *, server_lsn: int) -> None:
@@ -88,26 +101,8 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
             " it was promoted or restored, and may lack what the topic holds",
             remedy=remedy,
         )
-    before, told_by_oid = progress.origin, facts.plugin == "pgoutput"
-    if before.table_oid and origin.table_oid and before.table_oid != origin.table_oid:
-        raise PreconditionError(
-            f"the topic's progress is of another table than {origin.table_name}: that one was called"
-            f" {before.table_name}, and was dropped or renamed, or table.name was changed",
-            remedy=remedy,
-        )
-    if before.table_name and before.table_name != origin.table_name and not told_by_oid:
-        raise PreconditionError(
-            f"{before.table_name} is now called {origin.table_name}: wal2json tells changes by name, and what the slot"
-            " holds of the old one would be passed over",
-            remedy=remedy,
-        )
-    noted, stamp = before.publication, origin.publication
-    if noted.publication and stamp.publication and noted.was_altered(stamp):
-        raise PreconditionError(
-            f"the publication of {origin.table_name} was altered, or is another one, since the topic's progress was"
-            " noted: changes may have been left out",
-            remedy=f"mend what `cdcwatch check` tells of it, then {remedy}",
-        )
+    for before, now in _counterparts(progress.origin, origin):
+        _require_same(before, now, told_by_oid=facts.plugin == "pgoutput")
     if progress.position.end_lsn > server_lsn:
         raise PreconditionError(
             f"the topic holds events up to {format_lsn(progress.position.end_lsn)}, and the server's WAL ends at"
@@ -119,6 +114,44 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
             f"the slot stands at {format_lsn(facts.confirmed_flush_lsn)}, beyond the last event in the topic"
             f" ({format_lsn(progress.position.end_lsn)}): changes between the two are lost to it",
             remedy=remedy,
+        )
+
+
+def _counterparts(before: Origin, now: Origin) -> Iterator[tuple[TableMark, TableMark]]:
+    """A table, and what the record holds in its place: of several the same one, or another one of its name."""
+    if not (before.further or now.further):
+        yield before.tables[0], now.tables[0]
+        return
+    by_oid = {table.oid: table for table in before.tables if table.oid}
+    by_name = {table.name: table for table in before.tables if table.name}
+    for table in now.tables:
+        found = by_oid.get(table.oid) or by_name.get(table.name)
+        if found is not None:
+            yield found, table
+
+
+def _require_same(before: TableMark, now: TableMark, *, told_by_oid: bool) -> None:
+    if before.oid and now.oid and before.oid != now.oid:
+        raise PreconditionError(
+            f"the topic's progress is of another table than {now.name}: that one was called"
+            f" {before.name}, and was dropped or renamed, or table.name was changed",
+            remedy=REMEDY,
+        )
+    if before.name and before.name != now.name and not told_by_oid:
+        raise PreconditionError(
+            f"{before.name} is now called {now.name}: wal2json tells changes by name, and what the slot"
+            " holds of the old one would be passed over",
+            remedy=REMEDY,
+        )
+    if (
+        before.publication.publication
+        and now.publication.publication
+        and before.publication.was_altered(now.publication)
+    ):
+        raise PreconditionError(
+            f"the publication of {now.name} was altered, or is another one, since the topic's progress was"
+            " noted: changes may have been left out",
+            remedy=f"mend what `cdcwatch check` tells of it, then {REMEDY}",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,7 +27,7 @@ from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, from_unix_us
 from cdcwatch.pipeline.readiness import CloserSigns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cdcwatch.close.clock import Clock
     from cdcwatch.close.part import Part
@@ -368,3 +369,16 @@ def _errands(settings: Settings, table: WatchedTable, clock: Clock, observer: Cl
         newest_start_s=claim.stuck_after_s - claim.timeout_s,
         failed_status=claim.failed,
     )
+
+
+def stop_all(closings: Iterable[Closing | Sweeping | None], timeout_s: float) -> None:
+    """Finishes the batches in flight of all of them at a time, and takes no more."""
+    stopping = [
+        threading.Thread(target=closing.stop, args=(timeout_s,), name="stopping", daemon=True)
+        for closing in closings
+        if closing is not None
+    ]
+    for thread in stopping:
+        thread.start()
+    for thread in stopping:
+        thread.join()

@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcwatch import failpoints
+from cdcwatch.deadline.derivation import Learnt
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.progress import Progress, SnapshotMark
@@ -117,8 +118,8 @@ class ReadingState:
     """When the reader last had everything there was, by the clock of `step`."""
     stopping: bool = False
     until_lsn: int | None = None
-    arrivals: Arrivals | None = None
-    """Of a partitioned table."""
+    arrivals: Sequence[Arrivals | None] = (None,)
+    """Of every table, where it is partitioned."""
     additions: int = 0
     """How often arrivals were handed over, in the slot's life."""
 
@@ -132,8 +133,8 @@ class ReadingState:
 
     def progress(self, position: Position, gap: str | None = None) -> Progress:
         """The record that says: events through there."""
-        partitions = self.arrivals.known if self.arrivals else None
-        return Progress(self.origin, position, self.snapshot, gap, partitions, self.additions)
+        first, *further = (arrivals.known if arrivals else None for arrivals in self.arrivals)
+        return Progress(self.origin, position, self.snapshot, gap, first, self.additions, tuple(further))
 
 
 class Follower:
@@ -147,14 +148,17 @@ class Follower:
         decoder: Decoder,
         derivation: Derivation,
         outbox: Outbox,
-        schedule: ScheduleFeed | None,
+        schedules: Sequence[ScheduleFeed | None],
         state: ReadingState,
         observer: ReadingObserver,
         now_s: float,
     ) -> None:
+        """`schedules`: of every table; None where nothing is closed."""
         self._stream, self._state = stream, state
         self._decode, self._derivation = decoder.decode, derivation
-        self._outbox, self._schedule, self._observer = outbox, schedule, observer
+        self._outbox, self._schedules, self._observer = outbox, schedules, observer
+        self._feeds = [schedule for schedule in schedules if schedule is not None]
+        self._arrivals = [arrivals for arrivals in state.arrivals if arrivals is not None]
         timeout_s = facts.wal_sender_timeout_s
         self._status_interval_s = min(_STATUS_INTERVAL_S, timeout_s / 3) if timeout_s else _STATUS_INTERVAL_S
         self._begun = False
@@ -189,7 +193,7 @@ class Follower:
             return _Mode.READ
         stuck = self._paused_s is not None and self._stepped_s - self._paused_s >= _SCOUT_AFTER_S
         scouts = self._scouts or stuck or outbox.is_sink_failing
-        return _Mode.SCOUT if scouts and self._schedule is not None else _Mode.HOLD
+        return _Mode.SCOUT if scouts and self._feeds else _Mode.HOLD
 
     def step(self, now_s: float) -> float:
         """Seconds after which it wants to be called again though nothing arrived. Negative: only then, a nap."""
@@ -230,7 +234,7 @@ class Follower:
 
     def _gives_way(self, now_s: float) -> bool:
         """A spike of closes goes first: its own echo in the stream can wait for some milliseconds."""
-        if self._schedule is None or not self._schedule.presses():
+        if not any(feed.presses() for feed in self._feeds):
             return False
         if now_s - self._way_s >= 2 * _WAY_S:
             self._way_s = now_s
@@ -281,20 +285,25 @@ class Follower:
 
     def _hand_over(self) -> None:
         portion = self._derivation.drain()
-        if self._schedule is not None:
-            begin = 0
-            for place in portion.truncated_at:
-                self._schedule.apply(portion.updates[begin:place])
-                self._schedule.clear()
-                begin = place
-            rest = portion.updates[begin:] if begin else portion.updates
-            if rest:
-                self._schedule.apply(rest)
-                failpoints.reached("heap.scheduled", self._derivation.open_changes)
+        learnt = Learnt(portion.updates, portion.truncated_at)
+        for schedule, (updates, truncated_at) in zip(self._schedules, (learnt, *portion.further), strict=True):
+            if schedule is not None:
+                self._teach(schedule, updates, truncated_at)
         if portion.events and not self._scouts:
             self._offer(portion.events)
-            if self._state.arrivals is not None:
-                self._state.arrivals.note(portion.events)
+            for arrivals in self._arrivals:
+                arrivals.note(portion.events)
+
+    def _teach(self, schedule: ScheduleFeed, updates: list[Update], truncated_at: Sequence[int]) -> None:
+        begin = 0
+        for place in truncated_at:
+            schedule.apply(updates[begin:place])
+            schedule.clear()
+            begin = place
+        rest = updates[begin:] if begin else updates
+        if rest:
+            schedule.apply(rest)
+            failpoints.reached("heap.scheduled", self._derivation.open_changes)
 
     def _offer(self, events: Sequence[Event]) -> None:
         position, mark = self._derivation.position, self._state.snapshot
@@ -310,8 +319,8 @@ class Follower:
         """Commits without events and keepalives move the position too: told once a second, or when asked."""
         if not self._begun or self._scouts or self._state.stopping:
             return
-        end_lsn, arrivals = self._derivation.position.end_lsn, self._state.arrivals
-        if arrivals is not None and not self._paused:
+        end_lsn = self._derivation.position.end_lsn
+        for arrivals in self._arrivals if not self._paused else ():
             events = arrivals.take(end_lsn)
             if events is not None:
                 self._state.additions += 1
@@ -358,8 +367,7 @@ class Follower:
 
     def _ask_after_s(self) -> float:
         """Arrivals wait for the stream to pass a place: on an idle server an answer alone says that it has."""
-        arrivals = self._state.arrivals
-        return _ASK_FOR_ARRIVALS_S if arrivals is not None and arrivals.waits else _ASK_AFTER_SILENCE_S
+        return _ASK_FOR_ARRIVALS_S if any(one.waits for one in self._arrivals) else _ASK_AFTER_SILENCE_S
 
     def _wait_s(self, now_s: float) -> float:
         due_s = [self._status_s + self._status_interval_s, max(self._heard_s, self._asked_s) + self._ask_after_s()]

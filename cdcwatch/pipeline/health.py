@@ -6,17 +6,16 @@ import time
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from cdcwatch.pipeline.readiness import SinkSigns, judge_closer, judge_reader, judge_sink
+from cdcwatch.pipeline.readiness import Part, SinkSigns, judge_closers, judge_reader, judge_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from cdcwatch.deadline.rule import DeadlineRule
     from cdcwatch.handoff.outbox import Outbox
     from cdcwatch.pipeline.closing import Closing
     from cdcwatch.pipeline.publisher import Publisher
     from cdcwatch.pipeline.reader import Reader
-    from cdcwatch.pipeline.readiness import Part
     from cdcwatch.telemetry import Metrics
 
 
@@ -27,8 +26,11 @@ class Health:
         self._outbox, self._closes, self._now_s = outbox, closes, now_s
         self.reader: Reader | None = None
         self.publisher: Publisher | None = None
-        self.closing: Closing | None = None
-        self.rule: DeadlineRule | None = None
+        self.closings: Mapping[str, Closing] = {}
+        """By table."""
+        self.rules: Sequence[DeadlineRule] = ()
+        self.trouble = ""
+        """Why nothing is read any more, though closing goes on."""
         self.is_stopping = False
         """Threads end then as they should."""
 
@@ -44,12 +46,14 @@ class Health:
         """Threads that have ended and should not have."""
         if self.is_stopping:
             return []
-        reader, publisher, closing = self.reader, self.publisher, self.closing
+        reader, publisher = self.reader, self.publisher
         alive = {
             "reader": reader is None or reader.is_alive(),
             "sink": publisher is None or publisher.is_alive(),
-            "closer": closing is None or closing.are_threads_alive,
+            "closer": all(closing.are_threads_alive for closing in self.closings.values()),
         }
+        if self.trouble:
+            alive = {"closer": alive["closer"]}  # the others have ended as they should
         return [name for name, lives in alive.items() if not lives]
 
     def _parts(self) -> dict[str, Part]:
@@ -59,6 +63,8 @@ class Health:
         return parts
 
     def _reader_part(self) -> Part:
+        if self.trouble:
+            return Part(ready=False, reason=f"reading has ended: {self.trouble}", age_s=None)
         return judge_reader(self.reader.signs(self._now_s()) if self.reader else None)
 
     def _sink_part(self) -> Part:
@@ -69,7 +75,7 @@ class Health:
         return judge_sink(signs)
 
     def _closer_part(self) -> Part:
-        return judge_closer(self.closing.signs() if self.closing else None)
+        return judge_closers({name: closing.signs() for name, closing in self.closings.items()})
 
     def export(self, metrics: Metrics) -> None:
         """The gauges."""
@@ -87,11 +93,16 @@ class Health:
         if self._closes:
             export_ages(metrics, "closer", self._closer_part)
             at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
-            gauge("claims_at_hand", at_hand, lambda: self.closing.claims_at_hand if self.closing else 0)
-            gauge("pending_entries", "Deadlines in memory.", lambda: len(self.closing.agenda) if self.closing else 0)
+            metrics.gauge_each("claims_at_hand", at_hand, lambda name: self._of(name, lambda one: one.claims_at_hand))
+            pending = "Deadlines in memory."
+            metrics.gauge_each("pending_entries", pending, lambda name: self._of(name, lambda one: len(one.agenda)))
 
     def _never_due(self) -> float:
-        return self.rule.never_due_count if self.rule else 0
+        return sum(rule.never_due_count for rule in self.rules)
+
+    def _of(self, table: str, figure: Callable[[Closing], float]) -> float:
+        closing = self.closings.get(table)
+        return 0 if closing is None else figure(closing)
 
     def _confirmed_lsn(self) -> float:
         return self.reader.confirmed_lsn if self.reader else 0

@@ -11,8 +11,9 @@ from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF
 from cdcwatch.errors import PreconditionError
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
-from cdcwatch.slot.catalog import load_table, read_table
+from cdcwatch.slot.catalog import read_table
 from cdcwatch.slot.publication import UNTOLD, UNTOLD_REMEDY, publication_stamp, require_published, tells_notes
+from cdcwatch.slot.tables import read_tables
 from cdcwatch.table import Leaf
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ANSWER_TIMEOUT_S: Final = 15.0
 class Surroundings:
     """What is known before the slot is taken."""
 
-    table: WatchedTable
+    tables: tuple[WatchedTable, ...]
     server_version: int
     """As libpq gives it: 150020 for 15.20."""
     current_lsn: int
@@ -49,15 +50,26 @@ class Inquiry:
         return connect(self._dsn, application_name=_NAME, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
     def surroundings(self, *, claims: bool = False) -> Surroundings:
-        """The table, the server and where its WAL ends. `claims`: PreconditionError where orders can't be claimed."""
+        """The tables, the server and where its WAL ends. `claims`: PreconditionError where orders can't be claimed."""
         with translated(), self._connect() as connection:
             row = connection.execute(query("stream", "current_lsn")).fetchone()
-            table = self._stamped(connection, load_table(connection, self._settings))
-            if not tells_notes(self._settings, connection.info.server_version):
+            facts = read_tables(connection, self._settings)
+            if len(facts) > 1 and self._settings.slot.plugin == "pgoutput":
+                # One that was added to the configuration may be missing there, and the stream would not say so.
+                for one in facts:
+                    require_published(connection, one, self._settings)
+            if not all(tells_notes(one, connection.info.server_version) for one in self._settings.each()):
                 raise PreconditionError(UNTOLD, remedy=UNTOLD_REMEDY)
             if claims and (rights := connection.execute(query("claim", "rights")).fetchone()):
                 require_claims(*rights)
-            return Surroundings(table, connection.info.server_version, parse_lsn(row[0]) if row else 0)
+            tables = tuple(self._stamped(connection, one.watched) for one in facts)
+            return Surroundings(tables, connection.info.server_version, parse_lsn(row[0]) if row else 0)
+
+    def running(self) -> tuple[int, int]:
+        """The first transaction id that was not given out yet, and the oldest that still runs."""
+        with translated(), self._connect() as connection:
+            row = connection.execute(query("snapshot", "running")).fetchone()
+        return (row[0], row[1]) if row else (0, 0)
 
     def current_lsn(self) -> int:
         """Where the server's WAL ends: what was written, flushed or not."""

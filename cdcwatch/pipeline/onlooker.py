@@ -12,9 +12,11 @@ from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.pipeline.beginning import StartOverError
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table
+from cdcwatch.slot.tables import require_distinct
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
@@ -57,6 +59,13 @@ class Onlooker:
             return
         if now != table:
             raise StartOverError(f"{now.qualified_name} has changed")
+
+    def require_distinct(self, tables: Sequence[WatchedTable]) -> None:
+        """ConfigurationError where two of them are one."""
+        if len(tables) > 1:
+            dsn = self._settings.postgres.dsn
+            with connect(dsn, application_name="cdcwatch", answer_timeout_s=_ANSWER_TIMEOUT_S) as connection:
+                require_distinct(connection, tables)
 
     def _look(self, *, claims: bool = False) -> WatchedTable:
         dsn = self._settings.postgres.dsn

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, UnavailableError
-from cdcwatch.handoff.progress import Origin, Progress
+from cdcwatch.handoff.progress import Origin, Progress, TableMark
 from cdcwatch.pipeline.beginning import StartOverError, require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
 from cdcwatch.pipeline.readiness import ReaderSigns
 from cdcwatch.slot.stream import SlotBusyError
-from cdcwatch.table import NO_PUBLICATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cdcwatch.deadline.derivation import Derivation
     from cdcwatch.decode.change import Decoder
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from cdcwatch.pipeline.arrivals import Arrivals
     from cdcwatch.pipeline.follower import ReadingObserver, ScheduleFeed
     from cdcwatch.slot.stream import Holder, Slot, SlotFacts, SlotStream
-    from cdcwatch.table import PublicationStamp
 
 _STANDBY_POLL_S: Final = 1.0
 _STOP_POLL_S: Final = 0.05
@@ -84,27 +82,27 @@ class Reader(threading.Thread):
         decoder: Callable[[], Decoder],
         derivation: Callable[[Origin], Derivation],
         outbox: Outbox,
-        schedule: ScheduleFeed | None,
+        schedules: Sequence[ScheduleFeed | None],
         observer: ReadingObserver,
         waker: Waker,
         acquired: Callable[[SlotFacts, Origin], None],
         reached: Callable[[], None],
         failed: Callable[[CdcwatchError], None],
         until_lsn: int | None = None,
-        arrivals: Arrivals | None = None,
-        table: tuple[int, str, PublicationStamp] = (0, "", NO_PUBLICATION),
+        arrivals: Sequence[Arrivals | None] = (None,),
+        tables: Sequence[TableMark] = (TableMark(),),
         stands_by: bool = True,
     ) -> None:
-        """`table`: OID, name and its publication's stamp, for the progress record.
+        """`schedules`, `arrivals` and `tables`: of every table; the last for the progress record.
 
         `stands_by`: waits while another process has the slot, or the server is away.
         """
         super().__init__(name="reader", daemon=True)  # a connection attempt can't be interrupted
         self._slot, self._slot_name = slot, slot_name
         self._make_decoder, self._make_derivation = decoder, derivation
-        self._outbox, self._schedule, self._observer, self._waker = outbox, schedule, observer, waker
+        self._outbox, self._schedules, self._observer, self._waker = outbox, schedules, observer, waker
         self._acquired, self._reached, self._failed = acquired, reached, failed
-        self._until_lsn, self._arrivals, self._table, self._stands_by = until_lsn, arrivals, table, stands_by
+        self._until_lsn, self._arrivals, self._tables, self._stands_by = until_lsn, arrivals, tables, stands_by
         self._state: ReadingState | None = None
         self._derivation: Derivation | None = None
         self._facts: SlotFacts | None = None
@@ -269,7 +267,7 @@ class Reader(threading.Thread):
                 decoder=self._make_decoder(),
                 derivation=derivation,
                 outbox=self._outbox,
-                schedule=self._schedule,
+                schedules=self._schedules,
                 state=state,
                 observer=self._observer,
                 now_s=now_s,
@@ -306,7 +304,9 @@ class Reader(threading.Thread):
 
     def _take_over(self, facts: SlotFacts) -> tuple[ReadingState, Derivation]:
         """The first time: tells the others that the slot is ours. Later: the same slot of the same server, or a gap."""
-        origin = Origin(facts.system_identifier, facts.timeline, facts.database, self._slot_name, *self._table)
+        first, *further = self._tables
+        stream = (facts.system_identifier, facts.timeline, facts.database, self._slot_name)
+        origin = Origin(*stream, *first, tuple(further))
         self._begin_lsn = facts.confirmed_flush_lsn
         if self._state is None or self._derivation is None:
             self._applied_lsn = self._begin_lsn
@@ -334,8 +334,7 @@ class Reader(threading.Thread):
         state, gap = self._state, self._gap
         if state is not None and state.start is not None and (gap is not None or self._expects_alteration):
             if self._expects_alteration:
-                publication = state.origin.publication._replace(members="")
-                state.origin = replace(state.origin, publication=publication)
+                state.origin = _to_be_altered(state.origin)
             self._gap, self._expects_alteration = None, False
             self._outbox.offer([], state.progress(state.handed_over, gap))
         self._outbox.close()
@@ -352,3 +351,9 @@ class Reader(threading.Thread):
         # The last status update must have carried what became durable last.
         durable_lsn = min(self._outbox.flush_lsn, following.stream.received_lsn)
         return self._outbox.is_drained and state.confirmed_lsn >= durable_lsn
+
+
+def _to_be_altered(origin: Origin) -> Origin:
+    """As the record has it when publication entries are about to be mended: nobody compares them then."""
+    first, *further = (table._replace(publication=table.publication._replace(members="")) for table in origin.tables)
+    return replace(origin, publication=first.publication, further=tuple(further))

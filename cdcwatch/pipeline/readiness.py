@@ -6,8 +6,11 @@ Ages are monotonic seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STUCK_S: Final = 10.0
 """The reader takes a step every second, and a silent server is asked after five."""
@@ -179,3 +182,16 @@ def _closer_failing(signs: CloserSigns) -> str | None:
         (signs.window_age_s > WINDOW_S, signs.window_error or window_s),
     )
     return next((reason for holds, reason in reasons if holds), None)
+
+
+def judge_closers(signs: Mapping[str, CloserSigns]) -> Part:
+    """Of every table's closing; of several the first that is not well, by its name. Empty: none is made yet."""
+    parts = {name: judge_closer(one) for name, one in signs.items()}
+    if len(parts) <= 1:
+        return next(iter(parts.values()), judge_closer(None))
+    waiting_s = max(part.waiting_s for part in parts.values())
+    for name, part in parts.items():
+        if not part.ready:
+            return replace(part, reason=f"{name}: {part.reason}", waiting_s=waiting_s)
+    age_s = max((part.age_s for part in parts.values() if part.age_s is not None), default=None)
+    return Part(ready=True, reason="working", age_s=age_s, waiting_s=waiting_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdcwatch import failpoints
 from cdcwatch.deadline.event import Gap
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cdcwatch.handoff.progress import Origin, SnapshotMark
     from cdcwatch.handoff.sink import Sink
     from cdcwatch.slot.stream import SlotFacts
-    from cdcwatch.table import Key, WatchedTable
+    from cdcwatch.table import Attachment, Key, WatchedTable
 
     class Read(Protocol):
         """A read of the table under one snapshot."""
@@ -110,52 +110,112 @@ class Reconciliation:
             return None
 
 
+class TableRead(NamedTuple):
+    """A table, its events, and a read of it."""
+
+    read: Read
+    table: WatchedTable
+    encoder: EventEncoder
+    topic: str = ""
+    """As of `Event`."""
+
+
 def publish_reconciled(
     sink: Sink,
-    read: Read,
-    table: WatchedTable,
-    encoder: EventEncoder,
+    reads: Sequence[TableRead],
     *,
     facts: SlotFacts,
     origin: Origin,
     before: Progress | None,
     reason: str | None,
 ) -> Progress:
-    """Publishes what the table says and the topic doesn't, and the record with which the stream goes on.
+    """Publishes what the tables say and their topics don't, and the record with which the stream goes on.
 
+    `reads`: of one moment, of every table of `origin`; or, where nothing is missing, of those that are new to `before`.
     `before`: the topic's record. `reason`: of a gap; None: nothing is missing, or the topic knows nothing yet.
     UnavailableError: to be done again; what a sink that isn't transactional holds of it by then is not told again.
     """
-    known = {f"{one.database}/{one.table_name}" for one in (origin, *([before.origin] if before else [])) if one}
-
-    def told_of(partitions: int) -> Told:
-        return Told(encoder.source, known, partitions=partitions, slot_lsn=facts.confirmed_flush_lsn)
-
-    told = sink.survey(told_of)
-    if before is None and reason is None and told.has_history:
+    told = [_told(sink, one, facts, origin, before) for one in reads]
+    has_history = any(one.has_history for one in told)
+    if before is None and reason is None and has_history:
         reason = "the topic holds earlier events of the table, and no progress of this slot"
+    progress = _progress(reads, facts, origin, before, is_gap=reason is not None, has_history=has_history)
+    reconciliations = [
+        Reconciliation(one.read, known, one.table, DeadlineRule(one.table), one.encoder)
+        for one, known in zip(reads, told, strict=True)
+    ]
+    events = [
+        reconciliation.events(_gap_event(one, known, facts, before, reason))
+        for one, known, reconciliation in zip(reads, told, reconciliations, strict=True)
+    ]
+    sink.publish_snapshot(failpoints.passing("snapshot.scanned", itertools.chain.from_iterable(events)), progress)
+    failpoints.reached("snapshot.published")
+    for one, reconciliation in zip(reads, reconciliations, strict=True):
+        _log.info(
+            "%s was read: %d open orders were news to the topic, %d it knew, %d it took for open had ended",
+            one.table.qualified_name if origin.further else "the table",
+            reconciliation.stated_count,
+            reconciliation.equal_count,
+            reconciliation.ended_count,
+        )
+    return progress
+
+
+def _told(sink: Sink, one: TableRead, facts: SlotFacts, origin: Origin, before: Progress | None) -> Told:
+    """What the table's topic says, under each name that the table had."""
+    names = {one.table.qualified_name}
+    if before is not None:
+        # Of the only one, whatever it was called then; of several it is told apart by its OID.
+        alone = not (origin.further or before.origin.further)
+        names |= {table.name for table in before.origin.tables if alone or table.oid == one.table.oid}
+    databases = {origin.database, *([before.origin.database] if before else [])}
+    known = {f"{database}/{name}" for database in databases for name in names}
+
+    def made(partitions: int) -> Told:
+        return Told(one.encoder.source, known, partitions=partitions, slot_lsn=facts.confirmed_flush_lsn)
+
+    return sink.survey(made, one.topic)
+
+
+def _gap_event(
+    one: TableRead, told: Told, facts: SlotFacts, before: Progress | None, reason: str | None
+) -> Event | None:
     gap = None
     if reason is not None:
         gap = Gap(reason, before.position.end_lsn if before else None, facts.confirmed_flush_lsn)
-    if before is not None and gap is None:
-        position, additions = before.position, before.additions + 1
+    elif before is not None and told.has_history and all(one.table.oid != table.oid for table in before.origin.tables):
+        gap = Gap(f"{one.table.qualified_name} was not watched by this slot meanwhile", None, one.read.mark.lsn)
+    if gap is None or told.has_gap(gap):
+        return None
+    return one.encoder.gap(gap, one.read.mark.lsn, one.read.time_us)
+
+
+def _progress(
+    reads: Sequence[TableRead],
+    facts: SlotFacts,
+    origin: Origin,
+    before: Progress | None,
+    *,
+    is_gap: bool,
+    has_history: bool,
+) -> Progress:
+    """The record after the read."""
+    mark = reads[0].read.mark
+    if not has_history:
+        is_first = before is None or len(reads) < len(origin.tables)
+        mark = replace(mark, visibility=mark.visibility._replace(to_first_close=is_first))
+    if len(reads) < len(origin.tables):
+        only = frozenset(one.table.oid for one in reads)
+        mark = replace(mark, visibility=mark.visibility._replace(only_tables=only))
+    if before is not None and not is_gap:
+        base = replace(before.under(origin), snapshot=mark, additions=before.additions + 1)
     else:
-        position, additions = Position(end_lsn=facts.confirmed_flush_lsn), 0
-    leaves = None if table.leaves is None else tuple(sorted(leaf.attachment for leaf in table.leaves))
-    mark = read.mark
-    if before is None and not told.has_history:
-        mark = replace(mark, visibility=mark.visibility._replace(to_first_close=True))
-    progress = Progress(origin, position, mark, partitions=leaves, additions=additions)
-    reconciliation = Reconciliation(read, told, table, DeadlineRule(table), encoder)
-    event = None
-    if gap is not None and not told.has_gap(gap):
-        event = encoder.gap(gap, read.mark.lsn, read.time_us)
-    sink.publish_snapshot(failpoints.passing("snapshot.scanned", reconciliation.events(event)), progress)
-    failpoints.reached("snapshot.published")
-    _log.info(
-        "the table was read: %d open orders were news to the topic, %d it knew, %d it took for open had ended",
-        reconciliation.stated_count,
-        reconciliation.equal_count,
-        reconciliation.ended_count,
-    )
-    return progress
+        base = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn), mark)
+    leaves = {one.table.oid: _attachments(one.table) for one in reads}
+    known = (leaves.get(table.oid, of) for table, of in zip(origin.tables, base.each_partitions, strict=True))
+    first, *further = known
+    return replace(base, partitions=first, further_partitions=tuple(further))
+
+
+def _attachments(table: WatchedTable) -> tuple[Attachment, ...] | None:
+    return None if table.leaves is None else tuple(sorted(leaf.attachment for leaf in table.leaves))

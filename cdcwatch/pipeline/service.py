@@ -13,27 +13,36 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.position import Position
-from cdcwatch.decode.plugins import decoder_factory
+from cdcwatch.deadline.sharing import SharedDerivation
+from cdcwatch.decode.plugins import several_factory
 from cdcwatch.endpoint import TelemetryServer
-from cdcwatch.errors import CdcwatchError, ConfigurationError, NotDurableError, UnavailableError
+from cdcwatch.errors import (
+    CdcwatchError,
+    ConfigurationError,
+    DecodeError,
+    NotDurableError,
+    PreconditionError,
+    UnavailableError,
+)
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
+from cdcwatch.pipeline.closing import stop_all
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
-from cdcwatch.pipeline.reconciliation import publish_reconciled
-from cdcwatch.pipeline.snapshot import snapshot_of
+from cdcwatch.pipeline.reads import Reads, forgive_before
 from cdcwatch.pipeline.watch import Watch
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
+    from cdcwatch.pipeline.closing import Closing
     from cdcwatch.pipeline.warden import TableChangedError
     from cdcwatch.settings import Settings
     from cdcwatch.slot.stream import SlotFacts
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
 IN_FLIGHT_LIMIT_BYTES: Final = 32 << 20
 STOP_TIMEOUT_S: Final = 30.0
 _FAREWELL_S: Final = 3.0
+_LOOK_S: Final = 0.5
 _SWITCH_INTERVAL_S: Final = 0.001
 """A due close waits no longer than this for the interpreter while the reader decodes."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -80,10 +91,11 @@ class Service:
         """
         self._settings, self._accept_gap, self._reads_again = settings, accept_gap, reads_again
         self._until_lsn, self._until_current, self._stands_by = until_lsn, until_current, stands_by
-        self._closes = closes and settings.close.action != "none"
+        self._closes = closes and any(one.close.action != "none" for one in settings.each())
+        self._claims = any(one.close.action == "claim" for one in settings.each())
         self._announce_ready = announce_ready
-        self._metrics = Metrics()
-        self._ended = threading.Event()
+        self._metrics = Metrics([one.table.name for one in settings.each()])
+        self._ended, self._stopped = threading.Event(), threading.Event()
         self._error: CdcwatchError | None = None
         self._changed: TableChangedError | None = None
         self._origin: Origin | None = None
@@ -93,7 +105,7 @@ class Service:
         self._reader: Reader | None = None
         self._publisher: Publisher | None = None
         self._heartbeat: Heartbeat | None = None
-        self._watch: Watch | None = None
+        self._watches: tuple[Watch, ...] = ()
         self._inquiry = Inquiry(settings)
         self._health = Health(self._outbox, closes=self._closes)
 
@@ -112,6 +124,8 @@ class Service:
             if found is not None and not self._ended.is_set():
                 self._start(found)
                 self._announce_once_ready()
+                if self._closes_on():
+                    self._close_alone()
                 self._drain()
         finally:
             telemetry.close()
@@ -124,22 +138,24 @@ class Service:
 
     def stop(self) -> None:
         """From a signal handler or another thread: drain, confirm, end."""
+        self._stopped.set()
         self._ended.set()
 
-    def _table_changed(self, error: TableChangedError) -> None:
+    def _table_changed(self, watch: Watch, error: TableChangedError) -> None:
         """From the warden: ends in order, so that the progress record tells of the gap."""
         if self._reader is not None and error.is_gap:
             self._reader.mark_gap(str(error))
         if self._reader is not None and error.alters_publication:
             self._reader.expect_altered_publication()
+        watch.is_sound = False
         self._changed = error
         self._ended.set()
 
     def _server_warned(self, said: str) -> None:
         """In the reader's thread."""
-        watch, reader = self._watch, self._reader
-        if watch is not None and reader is not None and (complaint := watch.complaint(said, reader)):
-            self._table_changed(complaint)
+        for watch in self._watches:
+            if self._reader is not None and (complaint := watch.complaint(said, self._reader)):
+                self._table_changed(watch, complaint)
 
     def _table_renewed(self, reason: str) -> None:
         """From the warden: the stream goes on, the statements of closing must be made anew."""
@@ -155,7 +171,7 @@ class Service:
 
     def _thread_died(self, died: threading.ExceptHookArgs) -> None:
         """A mistake of ours: the process ends, nothing more is confirmed, and a start replays."""
-        ours = {self._reader, self._publisher, self._heartbeat, self._watch and self._watch.warden}
+        ours = {self._reader, self._publisher, self._heartbeat, *(watch.warden for watch in self._watches)}
         if died.thread not in ours:
             return  # of a service that was begun anew
         name = died.thread.name if died.thread else "a thread"
@@ -169,7 +185,7 @@ class Service:
         backoff = Backoff(first_s=0.2, most_s=5.0)
         while not self._ended.is_set():
             try:
-                return self._inquiry.surroundings(claims=self._closes and self._settings.close.action == "claim")
+                return self._inquiry.surroundings(claims=self._closes and self._claims)
             except UnavailableError as error:
                 if not self._stands_by:
                     raise
@@ -179,10 +195,13 @@ class Service:
         return None
 
     def _start(self, found: Surroundings) -> None:
-        settings, table = self._settings, found.table
-        watch = self._watch = Watch(settings, table, wake=self._waker.wake)
+        settings = self._settings
+        watches = self._watches = tuple(
+            Watch(one, table, wake=self._waker.wake) for one, table in zip(settings.each(), found.tables, strict=True)
+        )
         if self._closes:
-            watch.close_with(self._metrics, stream_lags=self._stream_lags, has_told=self._has_told)
+            for watch in watches:
+                watch.close_with(self._metrics.of(watch.name), stream_lags=self._stream_lags, has_told=self._has_told)
         self._reader = Reader(
             PostgresSlot(
                 settings.postgres.for_replication(),
@@ -191,29 +210,34 @@ class Service:
                 warned=self._server_warned,
             ),
             slot_name=settings.slot.name,
-            decoder=decoder_factory(
+            decoder=several_factory(
                 settings.slot.plugin,
-                table,
+                found.tables,
                 publication=settings.slot.publication,
                 server_version=found.server_version,
-                leaves=watch.leaves,
+                leaves=[watch.leaves for watch in watches],
             ),
             derivation=self._derivation,
             outbox=self._outbox,
-            schedule=watch.closing.agenda if watch.closing else None,
+            schedules=[watch.closing.agenda if watch.closing else None for watch in watches],
             observer=self._metrics,
             waker=self._waker,
             acquired=self._acquired,
             reached=self.stop,
             failed=self._fail,
             until_lsn=found.current_lsn if self._until_current else self._until_lsn,
-            arrivals=watch.arrivals,
-            table=(table.oid, table.qualified_name, table.publication),
+            arrivals=[watch.arrivals for watch in watches],
+            tables=[watch.mark for watch in watches],
             stands_by=self._stands_by,
         )
-        self._health.reader, self._health.closing, self._health.rule = self._reader, watch.closing, watch.rule
+        self._health.reader = self._reader
+        self._health.rules = [watch.rule for watch in watches]
+        self._health.closings = self._closings()
         self._health.export(self._metrics)
         self._reader.start()
+
+    def _closings(self) -> dict[str, Closing]:
+        return {watch.name: watch.closing for watch in self._watches if watch.closing is not None}
 
     def _stream_lags(self) -> bool:
         """Whether orders may be due that the stream has not told of: then the table is asked."""
@@ -224,13 +248,10 @@ class Service:
         return self._reader is not None and self._reader.has_passed(lsn)
 
     def _derivation(self, origin: Origin) -> Derivation:
-        watch = self._watched()
-        return Derivation(watch.rule, watch.stream_encoder(origin))
-
-    def _watched(self) -> Watch:
-        if self._watch is None:
-            raise RuntimeError("the table is known before the slot is taken")
-        return self._watch
+        tables = [(watch.rule, watch.stream_encoder(origin)) for watch in self._watches]
+        if len(tables) == 1:
+            return Derivation(*tables[0])
+        return SharedDerivation(tables, [watch.table.oid for watch in self._watches])
 
     def _announce_once_ready(self) -> None:
         announced = False
@@ -261,14 +282,16 @@ class Service:
         )
         self._health.publisher = self._publisher
         self._publisher.start()
-        self._watched().guard(origin, reader, changed=self._table_changed, renewed=self._table_renewed)
+        for watch in self._watches:
+            watch.guard(origin, reader, changed=self._table_changed, renewed=self._table_renewed)
         if self._settings.slot.heartbeat_s:
             self._heartbeat = Heartbeat(self._inquiry.beat, interval_s=self._settings.slot.heartbeat_s)
             self._heartbeat.start()
 
     def _start_closing(self) -> None:
         """Not before a first read has its snapshot: what was closed earlier is in neither the read nor the stream."""
-        self._watched().start_closing()
+        for watch in self._watches:
+            watch.start_closing()
 
     def _sink(self, start: Progress, slot: str) -> Sink:
         settings = self._settings
@@ -277,11 +300,11 @@ class Service:
         from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink  # noqa: PLC0415  librdkafka only where used
 
         kind = ExactlyOnceSink if settings.kafka.delivery == "exactly_once" else AtLeastOnceSink
-        return kind(settings.kafka, slot)
+        return kind(settings.kafka, slot, [watch.topic for watch in self._watches])
 
     def _begin(self, sink: Sink, progress: Progress | None) -> Progress:
         """In the publisher's thread, when the sink is open the first time: where the stream begins."""
-        facts, origin, reader, watch = self._facts, self._origin, self._reader, self._watched()
+        facts, origin, reader = self._facts, self._origin, self._reader
         if facts is None or origin is None or reader is None:
             raise RuntimeError("the slot is taken before the sink is opened")
         start = where_to_begin(
@@ -291,33 +314,59 @@ class Service:
             is_exact=sink.is_transactional,
             accept_gap=self._accept_gap,
             server_lsn=self._inquiry.current_lsn,
-            publish_snapshot=lambda before, reason: self._publish_snapshot(sink, facts, origin, before, reason),
+            publish_snapshot=partial(self._reads().publish, sink, facts, origin),
             reads_again=self._reads_again,
         )
         if start.snapshot is not None:
-            watch.forgive_before(start.snapshot.lsn)
-        watch.begin(start.partitions)
+            forgive_before(self._watches, start.snapshot.lsn)
+        for watch, known in zip(self._watches, start.each_partitions, strict=True):
+            watch.begin(known)
         self._start_closing()
         reader.begin_at(start, is_exact=sink.is_transactional)
         return start
 
-    def _publish_snapshot(
-        self, sink: Sink, facts: SlotFacts, origin: Origin, before: Progress | None, reason: str | None
-    ) -> Progress:
-        watch = self._watched()
-        with snapshot_of(self._settings.postgres.dsn, watch.table) as snapshot:
-            watch.forgive_before(snapshot.mark.lsn)
-            self._start_closing()
-            encoder = watch.encoder(origin)
-            return publish_reconciled(
-                sink, snapshot, watch.table, encoder, facts=facts, origin=origin, before=before, reason=reason
-            )
+    def _reads(self) -> Reads:
+        return Reads(
+            self._settings,
+            self._watches,
+            self._inquiry,
+            begun=self._start_closing,
+            ended=self._ended,
+            reads_all=self._reads_again,
+        )
 
     def _owns_slot(self) -> bool:
         """Whether the server still has our walsender at the slot."""
         reader, origin = self._reader, self._origin
         facts = reader.facts if reader else None
         return facts is not None and origin is not None and self._inquiry.owns_slot(origin.slot, facts)
+
+    # -- one table of several in trouble -----------------------------------------------------------------------------
+
+    def _closes_on(self) -> bool:
+        """Whether the stream has ended for what is wrong with a table, and others have orders to close."""
+        closings = self._closings().values()
+        if len(closings) <= 1 or self._stopped.is_set() or not any(closing.is_started for closing in closings):
+            return False
+        return isinstance(self._error or self._changed, PreconditionError | DecodeError)
+
+    def _close_alone(self) -> None:
+        """What was read becomes durable, and is confirmed; closing goes on until the process is told to stop."""
+        error = self._error or self._changed
+        if error is None or self._reader is None:
+            return
+        _log.error(
+            "%s (remedy: %s): nothing is read any more; orders are closed until I am stopped", error, error.remedy
+        )
+        self._health.trouble = str(error)
+        self._reader.request_stop()
+        if self._publisher is not None:
+            self._publisher.request_stop()
+        self._join(time.monotonic() + STOP_TIMEOUT_S)
+        while not self._stopped.wait(_LOOK_S):
+            for watch in self._watches:
+                watch.close_if_sound()
+            self._health.closings = self._closings()
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -329,14 +378,13 @@ class Service:
         failed = self._error is not None
         if not failed:
             _log.info("stopping: what was read becomes durable and is confirmed, closes in flight finish")
-        if self._watch is not None:
-            self._watch.request_stop()
+        for watch in self._watches:
+            watch.request_stop()
         if self._heartbeat is not None:
             self._heartbeat.request_stop()
         if self._reader is not None:
             self._reader.request_stop()
-        if self._watch is not None and self._watch.closing is not None:
-            self._watch.closing.stop(1.0 if failed else STOP_TIMEOUT_S / 2)
+        stop_all([watch.closing for watch in self._watches], 1.0 if failed else STOP_TIMEOUT_S / 2)
         if self._publisher is not None:
             self._publisher.request_stop()
         self._join(time.monotonic() + 1.0 if failed else give_up_s)

@@ -35,8 +35,16 @@ _FETCH_ROWS: Final = 5000
 class Snapshot:
     """A read of the table under one snapshot."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[tuple[Any, ...]], table: WatchedTable, first: Snapshot | None = None
+    ) -> None:
+        """`first`: of another table in the same transaction: then it is one read, with one mark."""
         self._connection, self._table = connection, table
+        self.mark: SnapshotMark
+        self.time_us: int
+        if first is not None:
+            self.mark, self.time_us = first.mark, first.time_us
+            return
         row = connection.execute(query("snapshot", "visibility"), binary=True).fetchone()
         if row is None:
             raise RuntimeError("a query without FROM gives a row")
@@ -94,12 +102,19 @@ class Snapshot:
 @contextmanager
 def snapshot_of(dsn: str, table: WatchedTable) -> Iterator[Snapshot]:
     """A REPEATABLE READ transaction on a connection of its own. UnavailableError, PreconditionError."""
+    with snapshots_of(dsn, [table]) as (snapshot,):
+        yield snapshot
+
+
+@contextmanager
+def snapshots_of(dsn: str, tables: Sequence[WatchedTable]) -> Iterator[list[Snapshot]]:
+    """The same for several tables: what they say of one moment."""
     with translated(), connect(dsn, application_name="cdcwatch snapshot") as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(query("snapshot", "patient"))
-        snapshot = Snapshot(connection, table)
+        first = Snapshot(connection, tables[0])
         _outlive_a_crash(dsn)
-        yield snapshot
+        yield [first, *(Snapshot(connection, table, first) for table in tables[1:])]
 
 
 def _outlive_a_crash(dsn: str) -> None:

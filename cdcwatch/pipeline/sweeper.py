@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.pipeline.closing import Sweeping
+from cdcwatch.pipeline.closing import Sweeping, stop_all
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
-from cdcwatch.pipeline.readiness import judge_closer
+from cdcwatch.pipeline.readiness import judge_closers
 from cdcwatch.telemetry import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
@@ -32,60 +32,70 @@ class Sweeper:
     ) -> None:
         """`once`: ends when nothing is overdue, and takes no other instance into account."""
         self._settings, self._once, self._announce_ready = settings, once, announce_ready
-        self._metrics = Metrics()
+        self._each = [one for one in settings.each() if one.close.action != "none"]
+        self._metrics = Metrics([one.table.name for one in self._each])
         self._ended = threading.Event()
-        self._onlooker = Onlooker(settings, self._ended, stands_by=not once)
-        self._sweeping: Sweeping | None = None
+        self._onlookers = [Onlooker(one, self._ended, stands_by=not once) for one in self._each]
+        self._sweepings: dict[str, Sweeping] = {}
         self._is_stopping = False
         self.closed = 0
         """Orders that it has closed."""
         self.left = 0
         """With `once`: overdue orders that the database refuses to close, or that others hold."""
-        gauge = self._metrics.gauge
-        gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
-        gauge("pending_entries", "Deadlines in memory.", lambda: len(self._sweeping.agenda) if self._sweeping else 0)
+        self._metrics.gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
+        self._metrics.gauge_each("pending_entries", "Deadlines in memory.", self._pending)
 
     def run(self) -> None:
         """Until `stop`, or with `once` until nothing is overdue. StartOverError: the table is another one now."""
         listen = "" if self._once else self._settings.telemetry.listen
         telemetry = TelemetryServer(listen, self._metrics, self)
         try:
-            table = self._onlooker.first_look()
-            if table is not None and not self._ended.is_set():
-                self._sweep(table)
+            tables = [onlooker.first_look() for onlooker in self._onlookers]
+            found = [table for table in tables if table is not None]
+            if len(found) == len(tables) and not self._ended.is_set():
+                self._onlookers[0].require_distinct(found)
+                self._sweep(found)
         finally:
             telemetry.close()
 
     def stop(self) -> None:
         """From a signal handler or another thread: closes in flight finish."""
         self._ended.set()
-        if self._sweeping is not None:
-            self._sweeping.sweep.request_stop()
+        for sweeping in list(self._sweepings.values()):
+            sweeping.sweep.request_stop()
 
     def readiness(self) -> dict[str, Any]:
         """As of `Vitals`."""
-        part = judge_closer(self._sweeping.signs() if self._sweeping else None)
+        part = judge_closers({name: sweeping.signs() for name, sweeping in list(self._sweepings.items())})
         return {"ready": part.ready, "closer": part.document()}
 
     def liveness(self) -> list[str]:
         """As of `Vitals`."""
-        sweeping = self._sweeping
-        return [] if self._is_stopping or sweeping is None or sweeping.are_threads_alive else ["closer"]
+        alive = all(sweeping.are_threads_alive for sweeping in list(self._sweepings.values()))
+        return [] if self._is_stopping or alive else ["closer"]
 
-    def _sweep(self, table: WatchedTable) -> None:
-        sweeping = self._sweeping = Sweeping(self._settings, table, self._metrics, once=self._once)
-        sweeping.start()
+    def _pending(self, name: str) -> float:
+        sweeping = self._sweepings.get(name)
+        return 0 if sweeping is None else len(sweeping.agenda)
+
+    def _sweep(self, tables: Sequence[WatchedTable]) -> None:
+        for one, table in zip(self._each, tables, strict=True):
+            name = one.table.name
+            self._sweepings[name] = Sweeping(one, table, self._metrics.of(name), once=self._once)
+        sweepings = self._sweepings.values()
+        for sweeping in sweepings:
+            sweeping.start()
         try:
             if self._once:
-                self.left = sweeping.finish()
+                self.left = sum(sweeping.finish() for sweeping in sweepings)
             else:
-                self._watch(table)
+                self._watch(tables)
         finally:
             self._is_stopping = True
-            sweeping.stop(_STOP_TIMEOUT_S)
-            self.closed = sweeping.agenda.recovered
+            stop_all(sweepings, _STOP_TIMEOUT_S)
+            self.closed = sum(sweeping.agenda.recovered for sweeping in sweepings)
 
-    def _watch(self, table: WatchedTable) -> None:
+    def _watch(self, tables: Sequence[WatchedTable]) -> None:
         """Says when it is ready; begins anew when the statements no longer fit the table."""
         announced = False
         waited_s = 0.0
@@ -97,14 +107,16 @@ class Sweeper:
                 self._announce_ready()
             if waited_s >= LOOK_S:
                 waited_s = 0.0
-                self._onlooker.require_same(table)
+                for onlooker, table in zip(self._onlookers, tables, strict=True):
+                    onlooker.require_same(table)
 
 
 def require_sweeping(settings: Settings, *, once: bool) -> None:
     """ConfigurationError where there is nothing to sweep with."""
-    if settings.close.action == "none":
+    actions = {one.close.action for one in settings.each()}
+    if actions == {"none"}:
         raise ConfigurationError('close.action = "none": a sweep would close nothing', remedy='use "update"')
-    if once and settings.close.action == "claim":
+    if once and "claim" in actions:
         raise ConfigurationError(
             'close.action = "claim": calls and their later attempts outlast a sweep that is to end',
             remedy="run `cdcwatch sweep` without --once",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.deadline.event import EventEncoder, Unpublished
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.wal2json import changes_left_out
+from cdcwatch.handoff.progress import TableMark
 from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.inquiry import Inquiry
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from cdcwatch.settings import Settings
     from cdcwatch.table import Attachment, WatchedTable
 
+_STOP_S: Final = 5.0
+
 
 class Watch:
     """Lives as long as the service."""
@@ -33,7 +36,12 @@ class Watch:
     def __init__(self, settings: Settings, table: WatchedTable, *, wake: Callable[[], None]) -> None:
         """`settings`: with this table's own. `wake` ends the reader's wait."""
         self.table, self.rule = table, DeadlineRule(table)
+        self.topic = settings.for_events().topic
+        self.mark = TableMark(table.oid, table.qualified_name, table.publication)
         self._settings, self._inquiry = settings, Inquiry(settings)
+        self.name = settings.table.name
+        self.is_sound = True
+        """Until DDL makes it another table than the one that the stream was begun with."""
         self.closing: Closing | None = None
         self.arrivals: Arrivals | None = None
         self.leaves: Leaves | None = None
@@ -41,7 +49,7 @@ class Watch:
         self._partitions: Partitions | None = None
         self._forgiven_lsn = 0
         if table.leaves is not None:
-            self.arrivals = Arrivals(wake)
+            self.arrivals = Arrivals(wake, self.topic if settings.is_shared else None)
             if settings.slot.plugin == "wal2json":
                 self.leaves = Leaves(table, partial(self._inquiry.standing, table.oid))
 
@@ -57,12 +65,22 @@ class Watch:
         if self.closing is not None and not self.closing.is_started:
             self.closing.start()
 
+    def close_if_sound(self) -> None:
+        """Ends the closing of a table that DDL has changed: its statements may mean another table by now."""
+        if not self.is_sound and self.closing is not None:
+            self.closing.stop(_STOP_S)
+            self.closing = None
+
     # -- events ------------------------------------------------------------------------------------------------------
 
     def encoder(self, origin: Origin) -> EventEncoder:
         """Of its events."""
         return EventEncoder(
-            self.table, system_identifier=origin.system_identifier, database=origin.database, slot=origin.slot
+            self.table,
+            system_identifier=origin.system_identifier,
+            database=origin.database,
+            slot=origin.slot,
+            topic=self.topic,
         )
 
     def stream_encoder(self, origin: Origin) -> Encoder:
@@ -76,7 +94,7 @@ class Watch:
         origin: Origin,
         reader: Reader,
         *,
-        changed: Callable[[TableChangedError], None],
+        changed: Callable[[Watch, TableChangedError], None],
         renewed: Callable[[str], None],
     ) -> None:
         """Looks after the table from now on: `changed` and `renewed` as of the warden."""
@@ -85,7 +103,7 @@ class Watch:
             self.table,
             look=self._inquiry.table,
             name_of=self._inquiry.name_of,
-            changed=changed,
+            changed=partial(changed, self),
             renewed=renewed,
             is_followed=self._inquiry.is_followed,
             seen=self._partitions.look if self._partitions else lambda _table: None,

@@ -147,7 +147,7 @@ class Worker:
     def _joined(self, holder: Holder) -> Member:
         from cdcwatch.handoff.group import GroupMember  # noqa: PLC0415  librdkafka only where it is used
 
-        return GroupMember(self._settings.kafka, self._settings.slot.name, holder)
+        return GroupMember(self._settings.for_events(), self._settings.slot.name, holder)
 
     def _fail(self, error: CdcwatchError) -> None:
         self._error = self._error or error

@@ -89,6 +89,9 @@ def create_slot(
         facts = read_all_facts(connection, settings, options_of)
         checks = _checks(facts)
         if facts.slot is not None:
+            if facts.others:
+                # A table that was added to the configuration: the stream would not tell of it.
+                require_met([check for check in checks if check.name == "publication"])
             return CreatedSlot(_same(facts.slot, settings), was_there=True, warnings=_warnings(checks))
         require_met(checks)
         publication_made = _make(connection, facts, timeout_s, on_waiting)
@@ -157,7 +160,7 @@ def _statements(facts: Facts) -> Iterator[str]:
     """What would be run, for people to read."""
     slot = facts.settings.slot
     if facts.table is not None and _needs_publication(facts):
-        yield creation_text(facts.settings, facts.table, facts.server.version_number)
+        yield creation_text(facts.settings, facts.all_tables, facts.server.version_number)
     failover = ", failover => true" if slot.failover else ""
     yield f"SELECT pg_create_logical_replication_slot('{slot.name}', '{slot.plugin}'{failover});"
 
@@ -172,7 +175,7 @@ def _make(connection: psycopg.Connection[Any], facts: Facts, timeout_s: float, o
             if facts.table is not None and _needs_publication(facts):
                 made = True  # before it is: an interruption may come as it is committed
                 try:
-                    connection.execute(creation(settings, facts.table, facts.server.version_number))
+                    connection.execute(creation(settings, facts.all_tables, facts.server.version_number))
                 except psycopg.errors.DuplicateObject:
                     made = False
                     raise

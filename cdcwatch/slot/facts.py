@@ -23,6 +23,7 @@ from cdcwatch.slot.status import SlotStatus, read_status
 from cdcwatch.slot.statuses import StatusFacts, read_statuses
 from cdcwatch.slot.surroundings import Surroundings, read_surroundings
 from cdcwatch.slot.sweep import SweepFacts, read_sweep
+from cdcwatch.slot.tables import require_distinct
 from cdcwatch.slot.zones import first_disagreement
 
 if TYPE_CHECKING:
@@ -139,6 +140,15 @@ class Facts:
     """None where only the catalog was asked, or nothing is swept."""
     probe: PluginProbe | None = None
     """None where what comes before the plugin is missing."""
+    others: tuple[Facts, ...] = ()
+    """Of the tables after the first: what is the table's own in them counts."""
+    beside: tuple[TableFacts, ...] = ()
+    """Every table of the slot, where there are several and all are there."""
+
+    @property
+    def all_tables(self) -> tuple[TableFacts, ...]:
+        """What the publication must hold, as far as it is there."""
+        return self.beside or ((self.table,) if self.table is not None else ())
 
 
 OptionsOf = Callable[["WatchedTable", int], "Mapping[str, str]"]
@@ -175,10 +185,17 @@ def read_all_facts(connection: psycopg.Connection[Any], settings: Settings, opti
 
     Makes short connections of its own. `options_of`: without it the plugin is loaded but not asked for its options.
     """
-    facts = read_facts(connection, settings)
+    first, *further = settings.each()
+    facts = read_facts(connection, first)
+    others = [read_facts(connection, one) for one in further]
+    tables = [one.table for one in (facts, *others) if one.table is not None]
+    require_distinct(connection, [one.watched for one in tables])
+    if further:
+        facts = replace(facts, others=tuple(replace(one, beside=tuple(tables)) for one in others), beside=tuple(tables))
     surroundings = read_surroundings(connection, settings)
     probe = _probe(facts, surroundings, options_of) if _may_probe(facts) else None
-    is_swept = bool(settings.sweep.interval_s) and settings.close.action != "none" and not facts.server.in_recovery
+    closes = any(one.close.action != "none" for one in settings.each())
+    is_swept = bool(settings.sweep.interval_s) and closes and not facts.server.in_recovery
     sweep = read_sweep(connection, settings) if is_swept else None
     return replace(facts, surroundings=surroundings, probe=probe, sweep=sweep)
 

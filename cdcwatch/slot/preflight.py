@@ -7,6 +7,7 @@ https://www.postgresql.org/docs/current/logicaldecoding.html
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.slot import server_checks, session_checks, table_checks
@@ -14,7 +15,7 @@ from cdcwatch.slot.check import Check, State
 from cdcwatch.slot.facts import Facts, OptionsOf, read_all_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import psycopg
 
@@ -35,7 +36,22 @@ def preflight(
 
 def judge(facts: Facts) -> list[Check]:
     """Every check that has something to say, in the order of `CHECKS`. Pure."""
-    return [check for judgement in CHECKS if (check := judgement(facts)) is not None]
+    begin = CHECKS.index(TABLE_CHECKS[0])
+    of_server, of_slot = CHECKS[:begin], CHECKS[begin + len(TABLE_CHECKS) :]
+    tables = [_named(check, one) for one in (facts, *facts.others) for check in _judged(TABLE_CHECKS, one)]
+    return [*_judged(of_server, facts), *tables, *_judged(of_slot, facts)]
+
+
+def _judged(judgements: Iterable[Callable[[Facts], Check | None]], facts: Facts) -> list[Check]:
+    return [check for judgement in judgements if (check := judgement(facts)) is not None]
+
+
+def _named(check: Check, facts: Facts) -> Check:
+    """Where there are several tables, every line about one says which."""
+    name = facts.settings.table.name
+    if not facts.settings.is_shared or name in check.message:
+        return check
+    return replace(check, message=f"{name}: {check.message}")
 
 
 def slot(facts: Facts) -> Check:
@@ -65,6 +81,20 @@ def slot(facts: Facts) -> Check:
     return Check("slot", "ok", f"slot {wanted.name}, {found.plugin}, {'active' if found.active else 'not active'}")
 
 
+TABLE_CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
+    table_checks.table,
+    table_checks.columns,
+    table_checks.time_zone,
+    table_checks.version,
+    table_checks.identity,
+    table_checks.status,
+    table_checks.index,
+    table_checks.rights,
+    table_checks.row_security,
+    table_checks.publication,
+)
+"""Of each table by itself."""
+
 CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     server_checks.server_version,
     session_checks.pooler,
@@ -77,16 +107,7 @@ CHECKS: Final[tuple[Callable[[Facts], Check | None], ...]] = (
     server_checks.free_walsenders,
     server_checks.role,
     server_checks.plugin,
-    table_checks.table,
-    table_checks.columns,
-    table_checks.time_zone,
-    table_checks.version,
-    table_checks.identity,
-    table_checks.status,
-    table_checks.index,
-    table_checks.rights,
-    table_checks.row_security,
-    table_checks.publication,
+    *TABLE_CHECKS,
     session_checks.sweep,
     session_checks.transactions,
     server_checks.retention,

@@ -17,6 +17,8 @@ from cdcwatch.slot.partitions import named, several
 from cdcwatch.table import NO_PUBLICATION, PublicationStamp
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import psycopg
 
     from cdcwatch.settings import Settings
@@ -144,9 +146,14 @@ def publication_flaw(
     settings: Settings, table: TableFacts, facts: PublicationFacts, server_version: int
 ) -> Flaw | None:
     """The first thing that is amiss; what breaks the application's own changes before what only we miss."""
-    wanted, name = creation_text(settings, table, server_version), quoted_name(settings.slot.publication)
-    member = wanted.removeprefix(f"CREATE PUBLICATION {name} FOR ").partition(" WITH ")[0].rstrip(";")
-    altering = f"ALTER PUBLICATION {name}"
+    name, listed = quoted_name(settings.slot.publication), _member_text(table, server_version)
+    member, altering = f"TABLE {listed}", f"ALTER PUBLICATION {name}"
+    # SET would take the others out.
+    setting = (
+        f"BEGIN; {altering} DROP TABLE {table.sql_name}; {altering} ADD {member}; COMMIT"
+        if settings.is_shared
+        else f"{altering} SET {member}"
+    )
     if not facts.has_table and table.partitions is not None and not facts.via_root:
         return Flaw(f"does not hold {table.sql_name} as a whole", f"{altering} SET (publish_via_partition_root = true)")
     if not facts.has_table:
@@ -154,9 +161,9 @@ def publication_flaw(
     losses = []
     missing = missing_columns(facts, table)
     if missing:
-        losses.append(Flaw(f"lacks the columns {table.quoted(missing)}", f"{altering} SET {member}"))
+        losses.append(Flaw(f"lacks the columns {table.quoted(missing)}", setting))
     if facts.has_row_filter:
-        losses.append(Flaw("has a row filter: an order that leaves it would look deleted", f"{altering} SET {member}"))
+        losses.append(Flaw("has a row filter: an order that leaves it would look deleted", setting))
     if not facts.publishes_all:
         losses.append(
             Flaw("leaves out some kinds of change", f"{altering} SET (publish = 'insert, update, delete, truncate')")
@@ -168,7 +175,7 @@ def publication_flaw(
         return Flaw(
             f"has a column list that the replica identity of {named(refused)} doesn't go with: UPDATE and DELETE fail"
             " in the application, and so do closes",
-            "; or ".join([f"{altering} SET {member}", *([several(others)] if others else [])]),
+            "; or ".join([setting, *([several(others)] if others else [])]),
             loses_changes=bool(losses),
         )
     return losses[0] if losses else None
@@ -183,7 +190,7 @@ def require_published(connection: psycopg.Connection[Any], table: TableFacts, se
     facts, version = read_publication(connection, table, settings), connection.info.server_version
     if facts is None:
         raise PreconditionError(
-            f"the publication {name} is gone: pgoutput can't read on", remedy=creation_text(settings, table, version)
+            f"the publication {name} is gone: pgoutput can't read on", remedy=creation_text(settings, [table], version)
         )
     flaw = publication_flaw(settings, table, facts, version)
     if flaw is not None:
@@ -191,25 +198,32 @@ def require_published(connection: psycopg.Connection[Any], table: TableFacts, se
         raise kind(f"the publication {name} {flaw.said}", remedy=flaw.remedy)
 
 
-def creation(settings: Settings, table: TableFacts, server_version: int) -> sql.Composed:
-    """The statement that makes it."""
-    columns = column_list(table, server_version)
-    listed = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+def creation(settings: Settings, tables: Sequence[TableFacts], server_version: int) -> sql.Composed:
+    """The statement that makes it, for all tables of the slot."""
     options = " WITH (publish_via_partition_root = true)" if server_version >= VIA_ROOT_SINCE else ""
     return sql.SQL(query("slot", "create_publication")).format(
         publication=sql.Identifier(settings.slot.publication),
-        table=sql.Identifier(table.watched.schema, table.watched.name),
-        columns=listed,
+        members=sql.SQL(", ").join(_member(table, server_version) for table in tables),
         options=sql.SQL(options),
     )
 
 
-def creation_text(settings: Settings, table: TableFacts, server_version: int) -> str:
-    """The same for people who run it themselves; names quoted only where they must be."""
+def _member(table: TableFacts, server_version: int) -> sql.Composable:
     columns = column_list(table, server_version)
-    listed = f" ({table.quoted(columns)})" if columns else ""
+    listed = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+    return sql.SQL("{}{}").format(sql.Identifier(table.watched.schema, table.watched.name), listed)
+
+
+def creation_text(settings: Settings, tables: Sequence[TableFacts], server_version: int) -> str:
+    """The same for people who run it themselves; names quoted only where they must be."""
+    members = ", ".join(_member_text(table, server_version) for table in tables)
     options = " WITH (publish_via_partition_root = true)" if server_version >= VIA_ROOT_SINCE else ""
-    return f"CREATE PUBLICATION {quoted_name(settings.slot.publication)} FOR TABLE {table.sql_name}{listed}{options};"
+    return f"CREATE PUBLICATION {quoted_name(settings.slot.publication)} FOR TABLE {members}{options};"
+
+
+def _member_text(table: TableFacts, server_version: int) -> str:
+    columns = column_list(table, server_version)
+    return f"{table.sql_name} ({table.quoted(columns)})" if columns else table.sql_name
 
 
 def quoted_name(name: str) -> str:

@@ -18,7 +18,6 @@ from cdcwatch.slot.publication import (
 )
 
 if TYPE_CHECKING:
-    from cdcwatch.slot.catalog import TableFacts
     from cdcwatch.slot.facts import Facts
 
 _INSTALL_IDENTITY: Final = "; -- as sql/install.sql does with -v identity=on"
@@ -235,7 +234,7 @@ def publication(facts: Facts) -> Check | None:
     if found is None or facts.settings.slot.plugin != "pgoutput":
         return None
     if told is None:
-        return _no_publication(facts, found)
+        return _no_publication(facts)
     name = quoted_name(facts.settings.slot.publication)
     if not tells_notes(facts.settings, facts.server.version_number):
         return Check("publication", "fail", UNTOLD, UNTOLD_REMEDY)
@@ -245,9 +244,9 @@ def publication(facts: Facts) -> Check | None:
     return Check("publication", "ok", f"publication {name} has the table and its columns")
 
 
-def _no_publication(facts: Facts, found: TableFacts) -> Check:
+def _no_publication(facts: Facts) -> Check:
     name = quoted_name(facts.settings.slot.publication)
-    making = creation_text(facts.settings, found, facts.server.version_number)
+    making = creation_text(facts.settings, facts.all_tables, facts.server.version_number)
     if facts.slot is not None and facts.slot.plugin == "pgoutput":
         return Check(
             "publication",

@@ -104,7 +104,7 @@ class FakeSink:
             self._commit([event for batch in batches for event in batch.events], batches[-1].progress)
             self._acknowledged += [batch.sequence for batch in batches]
 
-    def survey(self, made: Callable[[int], Told]) -> Told:
+    def survey(self, made: Callable[[int], Told], topic: str = "") -> Told:
         with self._broker.lock:
             self._check_open()
             self._broker.require_up()

@@ -37,7 +37,13 @@ def started(place: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(place), "PGSSLMODE": "require", "CDCWATCH_TABLE__NAME": "elsewhere"},
+        env={
+            **os.environ,
+            "TMPDIR": str(place),
+            "PGSSLMODE": "require",
+            "CDCWATCH_TABLE__NAME": "elsewhere",
+            "CDCWATCH_TABLE": "[]",
+        },
     )
 
 
@@ -79,6 +85,25 @@ def test_table_topic_and_shop_agree_and_nothing_is_left(
     assert topic["events"] == sum(topic[name] for name in ("scheduled", "moved", "cancelled", "expired"))
     assert table["early"] == table["overdue"] == topic["early"] == topic["duplicates"] == topic["out_of_order"] == 0
     assert 0 < table["late_ms"]["p50"] <= table["late_ms"]["p99"] <= table["late_ms"]["max"]
+    assert left_of(place) == []
+
+
+def test_several_tables_agree_with_their_topics(place: Path) -> None:
+    demo = started(place, "--for", "6s", "--json", "--tables", "several")
+    out, err = demo.communicate(timeout=END_S)
+    assert (demo.returncode, err) == (0, ""), out
+    summary = json.loads(out)
+    assert summary["agree"] is True
+    assert list(summary["tables"]) == ["orders", "reservations", "coupons"]
+    for found in summary["tables"].values():
+        assert found["problems"] == []
+        table, topic = found["table"], found["topic"]
+        assert table["orders"] == topic["keys"] == topic["scheduled"] > 30
+        assert table["expired"] == topic["expired"] > 10
+        assert table["early"] == table["overdue"] == topic["duplicates"] == topic["out_of_order"] == 0
+    seats = [one for one in summary["tables"]["reservations"]["comparisons"] if one["what"].startswith("seats taken")]
+    assert [one["agree"] for one in seats] == [True]
+    assert seats[0]["expected"] > 5
     assert left_of(place) == []
 
 

@@ -79,7 +79,7 @@ class SimProcess:
             decoder=lambda: Wal2JsonDecoder(watched),
             derivation=lambda origin: Derivation(DeadlineRule(watched), self._encoder(origin)),
             outbox=self.outbox,
-            schedule=self.agenda,
+            schedules=(self.agenda,),
             observer=_Observer(),
             waker=_Waker(),  # type: ignore[arg-type]
             acquired=self._acquired,

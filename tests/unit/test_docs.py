@@ -21,7 +21,7 @@ def test_the_configuration_page_shows_every_default(tmp_path: Path) -> None:
     file.write_text(shown[1])
     assert load_settings(file, {}) == Settings()
     keys = set(re.findall(r"^(\w+) =", shown[1], re.MULTILINE)) | {"set", "client", "claim"}
-    for section in Settings().__struct_fields__:
+    for section in set(Settings().__struct_fields__) - {"tables"}:
         for key in getattr(Settings(), section).__struct_fields__:
             assert key in keys, f"[{section}] {key} is not shown"
 

@@ -191,3 +191,79 @@ def test_passwords_are_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_settings(None, {"CDCWATCH_CLOSE__BATCH_ROWS": SECRET})
     assert SECRET not in f"{caught.value} {caught.value.remedy}"
+
+
+SEVERAL = """
+[kafka]
+topic = "shop"
+[close]
+status = "closed"
+[[table]]
+name = "public.orders"
+topic = "orders.deadlines"
+[[table]]
+name = "public.reservations"
+topic = "reservations.deadlines"
+deadline = "reserved_until"
+[table.close]
+action = "claim"
+[table.close.claim]
+url = "https://shop.example/release"
+"""
+
+
+def test_every_table_of_a_list_has_settings_as_if_it_were_alone(tmp_path: Path) -> None:
+    settings = _load(SEVERAL, tmp_path)
+    orders, reservations = settings.each()
+    assert (orders.table.name, orders.close.status, orders.close.action) == ("public.orders", "closed", "update")
+    assert (reservations.table.deadline, reservations.close.status) == ("reserved_until", "expired")
+    assert reservations.close.claim.url == "https://shop.example/release"
+    assert [one.for_events().topic for one in settings.each()] == ["orders.deadlines", "reservations.deadlines"]
+    assert {one.kafka.topic for one in settings.each()} == {"shop"}
+    assert [one.is_shared for one in (settings, orders)] == [False, True]
+    assert orders.each() == (orders,)
+
+
+def test_one_table_in_a_list_is_that_table(tmp_path: Path) -> None:
+    settings = _load('[[table]]\nname = "a"\n[table.close]\nstatus = "gone"\n', tmp_path)
+    assert (settings.table.name, settings.close.status, settings.for_events().topic) == (
+        "a",
+        "gone",
+        "orders.deadlines",
+    )
+    assert settings.each() == (settings,)
+    named = _load('[[table]]\nname = "a"\ntopic = "mine"\n', tmp_path)
+    assert (named.for_events().topic, named.kafka.topic) == ("mine", "orders.deadlines")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[table]]\nnmae = "a"\n', r"unknown key `nmae` - at `table\[0\]`"),
+        (SEVERAL + 'urll = "x"\n', r"unknown key `urll` - at `table\[1\]\.close\.claim`"),
+        (SEVERAL.replace('topic = "orders.deadlines"', ""), r"table\[0\]\.topic is missing"),
+        (SEVERAL.replace('"orders.deadlines"', '"reservations.deadlines"'), "the topic reservations.deadlines"),
+        (
+            SEVERAL.replace('"orders.deadlines"', '"reservations.deadlines.dead"'),
+            "the topic reservations.deadlines.dead",
+        ),
+        (SEVERAL.replace('"orders.deadlines"', '"shop.progress"'), "the topic shop.progress"),
+        (SEVERAL.replace("public.reservations", "public.orders"), "public.orders more than once"),
+        (SEVERAL.replace('url = "https', 'url = "ftp'), "close.claim.url"),
+        ('[table]\ntopic = "x"\n', "unknown key `topic`"),
+    ],
+)
+def test_what_is_wrong_with_a_list_of_tables_is_told_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        _load(text, tmp_path)
+
+
+def test_the_environment_gives_the_whole_list(tmp_path: Path) -> None:
+    listed = '[{"name": "a", "topic": "ta"}, {"name": "b", "topic": "tb", "close": {"status": "gone"}}]'
+    settings = _load("[table]\nname = 'other'\n", tmp_path, {"CDCWATCH_TABLE": listed})
+    assert [(one.table.name, one.close.status) for one in settings.each()] == [("a", "expired"), ("b", "gone")]
+    for wrong in ("{}", "public.orders"):
+        with pytest.raises(ConfigurationError, match="CDCWATCH_TABLE: not a JSON list"):
+            _load("", tmp_path, {"CDCWATCH_TABLE": wrong})
+    with pytest.raises(ConfigurationError, match="CDCWATCH_TABLE__NAME: table is not a section"):
+        _load(SEVERAL, tmp_path, {"CDCWATCH_TABLE__NAME": "x"})

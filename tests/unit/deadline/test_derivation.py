@@ -302,7 +302,7 @@ def test_an_idle_position_moves_only_outside_a_transaction_and_forward():
 def test_empty_transactions_move_the_position():
     stream = derivation()
     feed(stream, *transaction(0x100), *transaction(0x200))
-    assert stream.drain() == ([], [], [], Position(0x208, 0x200, 0))
+    assert stream.drain() == ([], [], [], Position(0x208, 0x200, 0), ())
 
 
 @pytest.mark.parametrize(

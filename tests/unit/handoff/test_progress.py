@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
-from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
+from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark, TableMark
 from cdcwatch.table import Attachment, PublicationStamp
 
 ORIGIN = Origin("7301234567890123456", 3, 'sh"op é', "cdcwatch_orders", 16401, "shop.orders")
@@ -78,3 +78,29 @@ def test_additions_tell_two_records_at_one_position_apart():
 def test_another_record_is_refused(value):
     with pytest.raises((ValueError, KeyError)):
         Progress.from_json(value)
+
+
+def test_several_tables_stand_in_the_record_and_are_found_again_in_any_order():
+    first, second, third = (
+        TableMark(1, "a.orders"),
+        TableMark(2, "b.orders", PublicationStamp("7", "8")),
+        TableMark(3, "c"),
+    )
+    origin = Origin("7", 1, "shop", "s", *first, (second,))
+    known = (Attachment(20, "5"),)
+    progress = Progress(origin, Position(9, 8, 1), None, None, None, 3, (known,))
+    record = Progress.from_json(progress.to_json())
+    assert record == progress
+    other_way_round = Origin("7", 1, "shop", "s", *second, (third, first))
+    assert record.under(other_way_round).each_partitions == (known, None, None)
+    alone = Origin("7", 1, "shop", "s", *second)
+    assert record.under(alone).each_partitions == (known,)
+    mark = SnapshotMark(5, SnapshotVisibility(1, 2, frozenset(), only_tables=frozenset({2, 1})))
+    marked = Progress(origin, Position(9, 8, 1), mark, further_partitions=(None,))
+    assert Progress.from_json(marked.to_json()).snapshot == mark
+
+
+def test_the_record_of_one_table_is_as_it_was():
+    record = orjson.loads(Progress(ORIGIN, Position(9, 8, 1)).to_json())
+    assert "further_tables" not in record
+    assert "additions" not in record

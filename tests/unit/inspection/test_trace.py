@@ -38,7 +38,7 @@ def _traced(
     covered: Position = Position(),  # noqa: B008
     snapshot: SnapshotVisibility | None = None,
 ) -> list[Traced]:
-    tracer = Tracer(RULE, Derivation(RULE, ENCODER), covered, snapshot)
+    tracer = Tracer({"": RULE}, Derivation(RULE, ENCODER), covered, snapshot)
     return [traced for message in messages for traced in tracer.feed(message)]
 
 
@@ -70,7 +70,7 @@ def test_each_change_gives_its_event_or_its_reason(change: Change | Truncate, gi
 
 def test_a_claim_gives_no_event_and_says_why() -> None:
     rule = DeadlineRule(replace(WATCHED, claim=ClaimStatuses("closing", "close_failed")))
-    tracer = Tracer(rule, Derivation(rule, ENCODER), Position(), None)
+    tracer = Tracer({"": rule}, Derivation(rule, ENCODER), Position(), None)
     claimed = Row(10, "closing", 2)
     changes = [
         Change("update", 1, claimed, OPEN),

@@ -55,7 +55,7 @@ class World:
             decoder=Wal2JsonDecoder(WATCHED),
             derivation=self.derivation,
             outbox=self.outbox,
-            schedule=self if self.closes else None,
+            schedules=(self if self.closes else None,),
             state=self.state,
             observer=self,
             now_s=self.now_s,

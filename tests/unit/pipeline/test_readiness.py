@@ -144,7 +144,7 @@ def test_a_half_open_stream_shows_before_it_is_given_up():
         decoder=lambda: Wal2JsonDecoder(WATCHED),
         derivation=lambda _origin: Derivation(DeadlineRule(WATCHED), Unpublished()),
         outbox=Outbox(1 << 20, lambda: None),
-        schedule=None,
+        schedules=(None,),
         observer=_Deaf(),
         waker=Waker(),
         acquired=lambda _facts, _origin: None,
@@ -197,7 +197,8 @@ def test_the_whole_is_ready_when_every_part_is_and_says_the_ages():
         "age_s": None,
         "waiting_s": 0.0,
     }
-    parts = health.reader, health.publisher, health.closing = _Part(), _Part(), _Part()
+    parts = health.reader, health.publisher, closing = _Part(), _Part(), _Part()
+    health.closings = {"orders": closing}
     assert health.readiness() == {
         "ready": True,
         "reader": {"ready": True, "reason": "streaming", "age_s": 4.9, "waiting_s": 0.0},
@@ -218,7 +219,8 @@ def test_the_whole_is_ready_when_every_part_is_and_says_the_ages():
 def test_liveness_asks_for_the_threads_alone():
     health = Health(Outbox(1 << 20, lambda: None), closes=True)
     assert health.liveness() == []
-    parts = health.reader, health.publisher, health.closing = _Part(), _Part(), _Part()
+    parts = health.reader, health.publisher, closing = _Part(), _Part(), _Part()
+    health.closings = {"orders": closing}
     parts[0].reading = replace(READS, stepped_age_s=1e6)
     assert health.liveness() == []
     for name, part in zip(("reader", "sink", "closer"), parts, strict=True):

@@ -13,7 +13,7 @@ from cdcwatch.decode.change import Row
 from cdcwatch.errors import UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.instant import INFINITY_US
-from cdcwatch.pipeline.reconciliation import publish_reconciled
+from cdcwatch.pipeline.reconciliation import TableRead, publish_reconciled
 from cdcwatch.table import Column
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.fakes.slot import FACTS
@@ -67,9 +67,7 @@ class World:
         known = len(self.broker.records)
         progress = publish_reconciled(
             sink,
-            FakeRead(rows, **read),
-            self.table,
-            self.encoder,
+            [TableRead(FakeRead(rows, **read), self.table, self.encoder)],
             facts=FACTS,
             origin=ORIGIN,
             before=before,

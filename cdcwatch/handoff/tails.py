@@ -1,0 +1,60 @@
+"""Reads the topics of several tables side by side; of one table it is that topic's reader."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, Self
+
+from cdcwatch.handoff.tail import TopicTail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cdcwatch.handoff.tail import Record
+    from cdcwatch.settings import KafkaSettings
+
+_TURN_S: Final = 0.2
+"""Every topic has its turn in this time, though nothing comes."""
+
+
+class TopicTails:
+    """Records with the topic they come from; that is empty where there is but one."""
+
+    def __init__(self, topics: Sequence[KafkaSettings], *, is_ended: Callable[[], bool]) -> None:
+        """Connects. Errors as of `TopicTail`."""
+        self._is_ended = is_ended
+        with contextlib.ExitStack() as stack:
+            self._tails = [stack.enter_context(TopicTail(one, is_ended=is_ended)) for one in topics]
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def so_far(self) -> Iterator[tuple[str, Record]]:
+        """Every record, one topic after the other."""
+        for tail in self._tails:
+            for record in tail.so_far():
+                yield self._name(tail), record
+
+    def last(self, count: int) -> list[tuple[str, Record]]:
+        """The last `count` of all of them, by their timestamps."""
+        found = [(self._name(tail), record) for tail in self._tails for record in tail.last(count)]
+        if len(self._tails) > 1:
+            found.sort(key=lambda one: one[1].timestamp_ms)
+        return found[-count:] if count else []
+
+    def following(self) -> Iterator[tuple[str, Record]]:
+        """What comes after what was read, until `is_ended`."""
+        for tail in self._tails:
+            tail.follow()
+        while not self._is_ended():
+            for tail in self._tails:
+                record = tail.came(_TURN_S / len(self._tails))
+                if record is not None:
+                    yield self._name(tail), record
+
+    def _name(self, tail: TopicTail) -> str:
+        return tail.topic if len(self._tails) > 1 else ""
