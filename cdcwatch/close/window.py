@@ -78,6 +78,8 @@ class Window:
         self._unread: Range | None = None
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
+        self._awake = threading.Event()
+        """Ends the pause between two looks."""
         self._thread = threading.Thread(target=self._run, name="cdcwatch-window", daemon=True)
         self._last_error = ""
         self._progress_us = clock.monotonic_us()
@@ -110,6 +112,7 @@ class Window:
     def stop(self, timeout_s: float) -> bool:
         """Ends the thread. False when a read did not end in time."""
         self._stopping.set()
+        self._awake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -117,6 +120,7 @@ class Window:
     def reload(self) -> None:
         """Asks for everything up to the window's end to be read again: after a gap, or when partitions came in."""
         self._reload_wanted.set()
+        self._awake.set()
 
     def _run(self) -> None:
         failures = 0
@@ -138,7 +142,8 @@ class Window:
                     failures = 0
                     self._last_error = ""
                     self._progress_us = self._clock.monotonic_us()
-                    self._stopping.wait(_LOOK_EVERY_S)
+                    self._awake.wait(_LOOK_EVERY_S)
+                    self._awake.clear()
         finally:
             self._table.disconnect()
 
