@@ -1,7 +1,7 @@
 """A member of a consumer group on the topic: committed records of the partitions that the group gives it.
 
 Cooperative: a partition that stays with its member is not interrupted while others change hands. No offsets are
-committed: whoever gets a partition begins at its end, and takes what came before from the table.
+committed: whoever gets a partition begins a little before its end, and takes what came before from the table.
 https://kafka.apache.org/documentation/#consumerconfigs_partition.assignment.strategy
 """
 
@@ -32,6 +32,8 @@ _POLL_S: Final = 0.1
 _BATCH: Final = 2000
 _ASK_S: Final = 1.0
 _END_TIMEOUT_S: Final = 30.0
+OVERLAP_OFFSETS: Final = 5000
+"""So far before its end a partition is heard: its events of the last seconds at thousands a second, of minutes else."""
 _PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})  # noqa: SLF001
 
 
@@ -47,7 +49,10 @@ class Holder(Protocol):
     """Who is told what the member has. Called inside of `poll`, by its thread."""
 
     def gained(self, partitions: list[int], count: int) -> None:
-        """These are ours, from their ends of just now on; the topic has `count`. An empty list too: it has joined."""
+        """These are ours, from a little before their ends of just now on; the topic has `count`.
+
+        An empty list too: it has joined.
+        """
 
     def lost(self, partitions: list[int], *, is_gone: bool) -> None:
         """These are not ours any more. `is_gone`: not asked for in peace, the group went on without us."""
@@ -150,19 +155,19 @@ class GroupMember:
         self._holder.gained([place.partition for place in places], count)
 
     def _ends(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Where each ends now: an open transaction lies behind. Asked again and again: without it nothing begins."""
+        """A little before where each ends now. Asked again and again: without it nothing begins."""
         give_up_s = time.monotonic() + _END_TIMEOUT_S
         ends = []
         for place in places:
             while True:
                 try:
-                    _, end = self._asked.get_watermark_offsets(place, timeout=_ASK_S) or (0, None)
+                    low, end = self._asked.get_watermark_offsets(place, timeout=_ASK_S) or (0, None)
                 except KafkaException as error:
                     if time.monotonic() > give_up_s:
                         raise explain_kafka_exception(error) from error
                     continue
                 if end is not None:
-                    ends.append(TopicPartition(place.topic, place.partition, end))
+                    ends.append(TopicPartition(place.topic, place.partition, max(low, end - OVERLAP_OFFSETS)))
                     break
         return ends
 

@@ -2,15 +2,19 @@
 
 That nothing falls between the table and the topic. Let a partition become ours:
 
-1. its end E is noted, and we hear it from E on;
+1. its end E is noted, and we hear it from a little before E on (`OVERLAP_OFFSETS`);
 2. its orders are let in (`take_over`), then the window is asked to read the table again.
 
 A change whose event stands before E was committed before E was noted, so the read, which begins later, shows the row
 as that change left it, or later. A change whose event stands at E or after it is heard. There is no third kind: an
 event is published after its commit, and an open transaction's events lie at E or after it, as E is the end of what is
 committed.
-(A server with synchronous replication may send a commit to the reader before it shows it to others: if the standby is
-away just then, a read may miss such an order; the sweep finds it.)
+
+A commit may be told before it is seen: its record is flushed and sent to the reader, and only then does the backend
+take itself off the list of running transactions. On a busy machine it may lose the processor in between for as long as
+an event takes to the topic; then E lies behind the event, and the read doesn't show the row. That is what the little
+before E is for. (With synchronous replication a commit waits for the standby in that state. If that is away for longer
+than the overlap reaches back, and a partition changes hands just then, the sweep finds what was missed.)
 
 Both may tell of one order, one before the other. What is heard wins over what is read (`put_if_absent`), whichever is
 newer:
