@@ -27,7 +27,7 @@ _EXAMPLES: Final = {
         "cdcwatch explain eu 4711 --json    # a key of two columns",
         "cdcwatch explain -- -5             # a key that begins with a minus",
     ],
-    "demo": ["cdcwatch demo", "cdcwatch demo --for 20s --json"],
+    "demo": ["cdcwatch demo", "cdcwatch demo --for 20s --json", "cdcwatch demo --tables several"],
     "slot": ["cdcwatch slot create --dry-run", "cdcwatch slot create", "cdcwatch slot status"],
     "slot create": [
         "cdcwatch slot create --dry-run               # check, and print the SQL",

@@ -199,3 +199,14 @@ def test_a_record_without_stamps_takes_the_partitions_as_they_are():
     world.arrivals.known = (Attachment(1), Attachment(2))
     world.look(LOW, AGAIN._replace(stamp="751"))
     assert (world.reads, world.arrivals.known) == ([], (LOW.attachment, HIGH.attachment))
+
+
+def test_what_the_stream_tells_of_another_table_holds_back_no_order_of_this_one():
+    arrivals = Arrivals(lambda: None, "ours")
+    arrivals.note([Event(b"7", b"{}", "theirs"), Event(b"8", b"{}", "ours")])
+    offered = [Event(key, b"{}", "ours") for key in (b"7", b"8")]
+    giver = Thread(target=arrivals.give, args=(offered,), kwargs={"after_lsn": 1, "timeout_s": 60})
+    giver.start()
+    wait_until(lambda: arrivals.waits, 20, "offered")
+    assert [event.key for event in arrivals.take(1) or ()] == [b"7"]
+    giver.join()
