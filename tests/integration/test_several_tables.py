@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.services import Database, Kafka
 
 PLUGINS = ("wal2json", "pgoutput")
-KILLS = 3
+KILLS = 2
 
 
 @pytest.fixture
@@ -75,9 +75,7 @@ def test_one_transaction_touches_three_tables(made: Callable[..., SeveralWorld],
     assert first == [(1 + n, f"{SCHEMAS[n // 2]}.orders") for n in range(6)]
 
 
-@pytest.mark.parametrize(
-    ("plugin", "delivery"), [("wal2json", "exactly_once"), ("pgoutput", "exactly_once"), ("pgoutput", "at_least_once")]
-)
+@pytest.mark.parametrize(("plugin", "delivery"), [("wal2json", "at_least_once"), ("pgoutput", "exactly_once")])
 def test_killed_at_random_each_topic_agrees_with_its_table(
     made: Callable[..., SeveralWorld], plugin: str, delivery: str
 ) -> None:
@@ -274,16 +272,16 @@ def test_a_right_taken_away_holds_up_that_table_alone(made: Callable[..., Severa
     world.create_slot()
     world.listen()
     with world.running():
-        world.connection.execute(
-            "ALTER TABLE hotel.orders DROP COLUMN note, ADD CONSTRAINT no CHECK (status <> 'expired') NOT VALID"
-        )
+        world.connection.execute("REVOKE UPDATE ON hotel.orders FROM CURRENT_USER")
         world.insert([1], due_in_s=0.1)
         wait_until(lambda: not world.pending("shop"), 60, "the other is closed")
         assert world.pending("hotel") == 1
-        world.connection.execute("ALTER TABLE hotel.orders DROP CONSTRAINT no")
+        world.connection.execute("GRANT UPDATE ON hotel.orders TO CURRENT_USER")
         world.wait_nothing_due()
         world.wait_confirmed()
-        assert world.metric("cdcwatch_closes_total") >= 2
+        for schema in ("shop", "hotel"):
+            closed = f'cdcwatch_closes_total{{outcome="closed",table="{schema}.orders"}}'
+            wait_until(lambda closed=closed: world.metric(closed) == 1, 20, closed)  # type: ignore[misc]
     world.judge()
 
 
