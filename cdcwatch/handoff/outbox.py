@@ -163,7 +163,9 @@ class Outbox:
         `durable`: how far its events go, where the sink can tell; batches are whole in it or not at all.
         """
         with self._changed:
-            self._published = 0
+            # Else the first batch alone would carry the watermark over those that are published again, and the sink's
+            # record of progress would stand behind what is confirmed.
+            self._watermark.retract()
             covered = [
                 batch.sequence
                 for batch in self._unacknowledged

@@ -70,6 +70,10 @@ class Watermark:
             self._low = max(self._low, heapq.heappop(self._ahead)[1])
         self._advance()
 
+    def retract(self) -> None:
+        """All that is not below `low` is handed to the sink again, what it had acknowledged of it too."""
+        self._ahead.clear()
+
     def _advance(self) -> None:
         while self._marks and self._marks[0][0] <= self._low:
             self._flush_lsn = self._marks.popleft()[1]

@@ -157,6 +157,20 @@ def test_after_a_rewind_without_durable_progress_all_that_is_not_acknowledged_co
     assert (outbox.flush_lsn, outbox.is_idle, take(outbox)) == (300, True, [])
 
 
+def test_after_a_rewind_what_was_acknowledged_ahead_must_be_so_again(outbox):
+    """Its progress record is published again too: before that, the sink's record would stand behind the watermark."""
+    for number in (1, 2, 3):
+        outbox.offer(events(1), progress(number))
+    first, second, third = outbox.take(10, 0)
+    outbox.acknowledge([third.sequence, second.sequence])
+    outbox.rewind(None)
+    assert [batch.progress for batch in outbox.take(10, 0)] == [progress(1), progress(2), progress(3)]
+    outbox.acknowledge([first.sequence])
+    assert outbox.flush_lsn == first.progress.position.end_lsn
+    outbox.acknowledge([second.sequence, third.sequence])
+    assert outbox.flush_lsn == third.progress.position.end_lsn
+
+
 def test_a_rewind_before_anything_was_taken(outbox):
     offered(outbox, *POSITIONS)
     outbox.rewind(Progress(ORIGIN, POSITIONS[1]))
