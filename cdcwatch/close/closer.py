@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cdcwatch.close.outcome import Action, Outcome, Unclosed, consequence
+from cdcwatch.close.outcome import Action, Outcome, Unclosed, Verdict, consequence
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ FAILED_BACKOFF: Final = Backoff(_SECOND_US, 300 * _SECOND_US)
 GIVEN_UP_BACKOFF: Final = Backoff(3600 * _SECOND_US, 3600 * _SECOND_US)
 """After a dead letter: somebody may have mended what refuses it, and nothing would tell us."""
 ATTEMPTS: Final = 8
+# Over a quarter of a minute; what is still not there then is left to the sweep.
+_UNSEEN_ATTEMPTS: Final = 16
 
 
 @dataclass(slots=True)
@@ -258,7 +260,8 @@ class Closer:
         for unclosed in report.unclosed:
             outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
             self._in_flight.discard(unclosed.due.key)
-            settled.outcomes[outcome] += 1
+            if outcome is not Outcome.GONE or not self._was_gone(unclosed.due.key):
+                settled.outcomes[outcome] += 1
             fresh = fresh or unclosed.due.key not in self._retries
             if self._settle_unclosed(unclosed, monotonic_us):
                 settled.given_up.append(unclosed)
@@ -336,6 +339,10 @@ class Closer:
         known = self._retries.get(key)
         return known is not None and known.outcome is None
 
+    def _was_gone(self, key: Key) -> bool:
+        known = self._retries.get(key)
+        return known is not None and known.outcome is Outcome.GONE
+
     def _outcome(self, unclosed: Unclosed) -> Outcome:
         """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it.
 
@@ -354,6 +361,8 @@ class Closer:
         if due.key in self.schedule:
             return False  # the stream has spoken meanwhile
         verdict = consequence(outcome, due, row)
+        if outcome is Outcome.GONE and self._may_come(due, before):
+            verdict = Verdict(Action.RETRY, due)
         if verdict.action is Action.REARM:
             self.schedule.put_if_absent(*verdict.due)
         elif verdict.action is Action.GIVE_BACK:
@@ -363,7 +372,7 @@ class Closer:
             attempts = before.attempts + 1 if before is not None and is_same else 1
             since_us = before.since_us if before is not None and is_same else monotonic_us
             is_given_up = outcome is Outcome.FAILED and attempts >= self._attempts and not unclosed.is_tables_fault
-            backoff = LOCKED_BACKOFF if outcome is Outcome.LOCKED else FAILED_BACKOFF
+            backoff = FAILED_BACKOFF if outcome is Outcome.FAILED else LOCKED_BACKOFF
             pause = GIVEN_UP_BACKOFF if is_given_up else backoff
             at_us = monotonic_us + pause.delay_us(attempts, self._random())
             retry = _Retry(verdict.due, outcome, attempts, at_us, since_us)
@@ -372,6 +381,17 @@ class Closer:
             self._retry(retry)
             return is_given_up and attempts == self._attempts
         return False
+
+    def _may_come(self, due: Due, before: _Retry | None) -> bool:
+        """Whether a row that isn't there may be one that is not there yet.
+
+        The stream has a commit once its record is flushed; others see it when the session that made it goes on, with
+        synchronous replication when the standby has answered. What was seen in the table once is gone; where it was
+        deleted, the stream's word ends this.
+        """
+        if due.key in self._found:
+            return False
+        return before is None or (before.outcome is Outcome.GONE and before.attempts < _UNSEEN_ATTEMPTS)
 
     def _settle_found(self, key: Key, outcome: Outcome) -> None:
         if key in self._retries or key in self.schedule:

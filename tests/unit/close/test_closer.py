@@ -80,10 +80,46 @@ def test_the_streams_word_ends_a_retry(closer, update):
     assert closer.take(NOW_US, 10**12, 10) == []
 
 
-@pytest.mark.parametrize("outcome", [Outcome.PAID, Outcome.GONE, Outcome.CLEARED, Outcome.ALREADY_CLOSED])
+@pytest.mark.parametrize("outcome", [Outcome.PAID, Outcome.CLEARED, Outcome.ALREADY_CLOSED])
 def test_an_end_is_an_end(closer, outcome):
     due = take_one(closer)
     closer.settle(report(due, outcome), 0)
+    assert len(closer) == 0
+
+
+def test_a_row_that_is_not_there_yet_is_looked_for_a_while_and_counted_once(closer):
+    due = take_one(closer)
+    counted, monotonic_us = Counter(), 0
+    for _ in range(100):
+        counted.update(closer.settle(report(due, Outcome.GONE), monotonic_us).outcomes)
+        pause_us = closer.delay_us(NOW_US, monotonic_us)
+        if pause_us is None:
+            break
+        monotonic_us += pause_us
+        assert closer.take(NOW_US, monotonic_us, 10) == [due]
+    assert 10_000_000 < monotonic_us < 30_000_000
+    assert counted[Outcome.GONE] == 1
+    assert len(closer) == 0
+
+
+def test_a_row_that_appears_is_closed_and_one_that_is_deleted_is_let_go(closer):
+    for key in (1, 2):
+        due = take_one(closer, key)
+        closer.settle(report(due, Outcome.GONE), 0)
+    closer.apply([(2, None, 0)])
+    assert [one.key for one in closer.take(NOW_US, 10**7, 10)] == [1]
+    closer.settle(CloseReport(closed=[Closed(1, NOW_US, 1, NOW_US)]), 10**7)
+    assert len(closer) == 0
+
+
+def test_what_was_seen_in_the_table_and_is_not_there_is_gone(closer):
+    closer.load_found([Due(1, NOW_US, 0)], NOW_US)
+    (due,) = closer.take(NOW_US, 0, 10)
+    closer.settle(report(due, Outcome.GONE), 0)
+    other = take_one(closer, 2)
+    closer.settle(report(other, Outcome.LOCKED), 0)
+    assert closer.take(NOW_US, 10**7, 10) == [other]
+    closer.settle(report(other, Outcome.GONE), 10**7)
     assert len(closer) == 0
 
 
@@ -189,6 +225,7 @@ def test_where_closes_delete_an_order_that_is_gone_after_an_unknown_end_was_clos
     assert closer.take(NOW_US, 0, 10) == [due]
     assert closer.settle(report(due, Outcome.GONE, None), 0).outcomes == {Outcome.FOUND_CLOSED: 1, Outcome.CLOSED: 0}
     assert closer.settle(report(take_one(closer, 2), Outcome.GONE, None), 0).outcomes[Outcome.GONE] == 1
+    closer.apply([(2, None, 0)])
     assert len(closer) == 0
 
 
