@@ -43,6 +43,12 @@ def render(
     return (",".join(parts) + "}").encode()
 
 
+def message(content: str, *, lsn: int, xid: int = 727, time_us: int = 850_000_000_123_456) -> bytes:
+    """A transactional logical message with our prefix."""
+    head = f'{{"action":"M",{_transaction(xid, time_us)},"lsn":"{format_lsn(lsn)}","transactional":true'
+    return f'{head},"prefix":"cdcwatch","content":{text(content)}}}'.encode()
+
+
 def begin(commit_lsn: int, end_lsn: int, *, xid: int = 727, time_us: int = 850_000_000_123_456) -> bytes:
     return _boundary("B", commit_lsn, end_lsn, xid, time_us)
 

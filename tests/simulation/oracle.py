@@ -45,14 +45,17 @@ def said_of(done: Transaction, *, is_full: bool) -> Iterator[Said]:
     """What one transaction must have given."""
     ordinal = 0
     for change in done.changes:
-        for kind, key, deadline_us in _kinds(change, is_full=is_full):
+        is_close = change.new is None and change.old_key in done.closing
+        for kind, key, deadline_us in _kinds(change, is_full=is_full, is_close=is_close):
             ordinal += 1
             if kind is not None:
                 deadline = None if deadline_us is None else format_instant(deadline_us)
                 yield Said(f"{format_lsn(done.commit_lsn)}-{ordinal}", f"deadline.{kind}", key, deadline)
 
 
-def _kinds(change: RowChange, *, is_full: bool) -> Iterator[tuple[str | None, int | None, int | None]]:
+def _kinds(
+    change: RowChange, *, is_full: bool, is_close: bool = False
+) -> Iterator[tuple[str | None, int | None, int | None]]:
     """Kind of event (None: the change is counted and gives none), key and the deadline that the row has afterwards."""
     if change is TRUNCATE:
         yield "cancelled", None, None
@@ -61,7 +64,8 @@ def _kinds(change: RowChange, *, is_full: bool) -> Iterator[tuple[str | None, in
     moved = old_key is not None and new_key is not None and old_key != new_key
     was_us, is_known = live_us(old), is_full
     if new is None or moved:
-        yield ("cancelled" if was_us is not None or not is_known else None), old_key, None
+        ended = "expired" if is_close else "cancelled"
+        yield (ended if was_us is not None or not is_known else None), old_key, None
         was_us, is_known = None, True
     if new is None:
         return

@@ -70,7 +70,8 @@ class SimProcess:
         self.clock = FakeClock(monotonic_us)
         watched = server.database.watched
         schedule = Schedule(window_end_us=NEGATIVE_INFINITY_US, max_entries=1000)
-        self.agenda = Agenda(Closer(schedule, random=random.random), DatabaseClock(), self.clock)
+        closer = Closer(schedule, random=random.random, deletes=watched.deletes)
+        self.agenda = Agenda(closer, DatabaseClock(), self.clock)
         self._table, window_table = SimTable(server, self.clock), SimTable(server, self.clock)
         self.outbox = Outbox(OUTBOX_BYTES, lambda: None)
         self.reader = Reader(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cdcwatch.close.outcome import Closed, CloseReport
+from cdcwatch.decode.note import CLOSING
 from cdcwatch.errors import UnavailableError
 from cdcwatch.slot.stream import Holder, SlotBusyError, SlotFacts
 from tests import wal2json
@@ -46,6 +48,8 @@ class Transaction:
     end_lsn: int
     time_us: int
     changes: tuple[RowChange, ...]
+    closing: tuple[int, ...] = ()
+    """The orders that it closes by deleting them, as it says before it does."""
 
 
 class Closure(NamedTuple):
@@ -91,13 +95,15 @@ class Server:
         """By key."""
         return self.database.rows  # type: ignore[return-value]
 
-    def commit(self, changes: Sequence[RowChange]) -> Transaction:
+    def commit(self, changes: Sequence[RowChange], closing: Sequence[int] = ()) -> Transaction:
         """Into the log; the rows were changed already."""
         self.xid += 1
         first_lsn = self.lsn
         commit_lsn = first_lsn + 0x10 * (len(changes) + 1)
         self.lsn = commit_lsn + COMMIT_BYTES
-        done = Transaction(self.xid, first_lsn, commit_lsn, self.lsn, self.database.now_us, tuple(changes))
+        done = Transaction(
+            self.xid, first_lsn, commit_lsn, self.lsn, self.database.now_us, tuple(changes), tuple(closing)
+        )
         self.log.append(done)
         return done
 
@@ -148,6 +154,9 @@ class Server:
     def _decoded(self, done: Transaction) -> Iterator[bytes]:
         when = {"xid": done.xid, "time_us": done.time_us}
         yield xlog_data(wal2json.begin(done.commit_lsn, done.end_lsn, **when), done.first_lsn)
+        if done.closing:
+            note = {"note": CLOSING, "table_oid": self.database.watched.oid, "keys": done.closing}
+            yield xlog_data(wal2json.message(json.dumps(note), lsn=done.first_lsn, **when), done.first_lsn)
         for number, change in enumerate(done.changes):
             yield xlog_data(self._line(change, when), done.first_lsn + 0x10 * number)
         yield xlog_data(wal2json.commit(done.commit_lsn, done.end_lsn, **when), done.end_lsn)
@@ -279,14 +288,19 @@ class SimTable(FakeTable):
             self._close_without_check(batch, report)
         finally:
             claims = {due.key: due for due in batch}
-            changes = []
+            changes, deleted = [], []
             for key, was in before.items():
                 row = server.rows.get(key)  # type: ignore[call-overload]
-                if row is not None and row != was:
-                    server.closures.append(Closure(key, was, claims[key], server.database.now_us))  # type: ignore[arg-type]
+                if row == was:
+                    continue
+                server.closures.append(Closure(key, was, claims[key], server.database.now_us))  # type: ignore[arg-type]
+                if row is None:
+                    deleted.append(key)
+                    changes.append(RowChange(key, was, None, None))  # type: ignore[arg-type]
+                else:
                     changes.append(RowChange(key, was, key, copy.copy(row)))  # type: ignore[arg-type]
             if changes:
-                server.commit(changes)
+                server.commit(changes, deleted)  # type: ignore[arg-type]
         return report
 
     def _close_without_check(self, batch: Sequence[Due], report: CloseReport) -> None:

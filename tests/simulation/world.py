@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.fakes.sink import FakeBroker
-from tests.fakes.table import FakeRow
+from tests.fakes.table import WATCHED, FakeDatabase, FakeRow
 from tests.simulation.oracle import (
     PARTITIONS,
     ConfirmationJudge,
@@ -39,7 +40,9 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = chance = random.Random(seed)
-        self.server = Server(is_full=chance.random() < 0.5)
+        # Every fourth world's closes delete.
+        database = FakeDatabase(replace(WATCHED, deletes=seed % 4 == 3))
+        self.server = Server(is_full=chance.random() < 0.5, database=database)
         self.broker = FakeBroker(PARTITIONS)
         self.is_exact = chance.random() < 0.7
         self.checks_epoch = self.checks_delivery = True
