@@ -52,6 +52,7 @@ GIVEN_UP_BACKOFF: Final = Backoff(3600 * _SECOND_US, 3600 * _SECOND_US)
 ATTEMPTS: Final = 8
 # Over a quarter of a minute; what is still not there then is left to the sweep.
 _UNSEEN_ATTEMPTS: Final = 16
+_TRIED_AGAIN: Final = frozenset({Outcome.LOCKED, Outcome.FAILED})
 
 
 @dataclass(slots=True)
@@ -260,7 +261,7 @@ class Closer:
         for unclosed in report.unclosed:
             outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
             self._in_flight.discard(unclosed.due.key)
-            if outcome is not Outcome.GONE or not self._was_gone(unclosed.due.key):
+            if not self._was_unseen(unclosed.due.key, outcome):
                 settled.outcomes[outcome] += 1
             fresh = fresh or unclosed.due.key not in self._retries
             if self._settle_unclosed(unclosed, monotonic_us):
@@ -339,9 +340,10 @@ class Closer:
         known = self._retries.get(key)
         return known is not None and known.outcome is None
 
-    def _was_gone(self, key: Key) -> bool:
+    def _was_unseen(self, key: Key, outcome: Outcome) -> bool:
+        """Whether this was said of it before, and is not counted again."""
         known = self._retries.get(key)
-        return known is not None and known.outcome is Outcome.GONE
+        return known is not None and known.outcome is outcome and outcome not in _TRIED_AGAIN
 
     def _outcome(self, unclosed: Unclosed) -> Outcome:
         """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it.
@@ -361,7 +363,7 @@ class Closer:
         if due.key in self.schedule:
             return False  # the stream has spoken meanwhile
         verdict = consequence(outcome, due, row)
-        if outcome is Outcome.GONE and self._may_come(due, before):
+        if verdict.action is not Action.RETRY and self._may_come(unclosed, before):
             verdict = Verdict(Action.RETRY, due)
         if verdict.action is Action.REARM:
             self.schedule.put_if_absent(*verdict.due)
@@ -382,16 +384,18 @@ class Closer:
             return is_given_up and attempts == self._attempts
         return False
 
-    def _may_come(self, due: Due, before: _Retry | None) -> bool:
-        """Whether a row that isn't there may be one that is not there yet.
+    def _may_come(self, unclosed: Unclosed, before: _Retry | None) -> bool:
+        """Whether the commit that told of this order may be one that others don't see yet: no row, or an older one.
 
         The stream has a commit once its record is flushed; others see it when the session that made it goes on, with
         synchronous replication when the standby has answered. What was seen in the table once is gone; where it was
-        deleted, the stream's word ends this.
+        deleted, the stream's word ends this. Without a version an older row can't be told from a newer one.
         """
-        if due.key in self._found:
+        due, outcome, row = unclosed[:3]
+        is_unseen = row.version < due.version if row is not None else outcome is Outcome.GONE
+        if not is_unseen or due.key in self._found:
             return False
-        return before is None or (before.outcome is Outcome.GONE and before.attempts < _UNSEEN_ATTEMPTS)
+        return before is None or (before.outcome is outcome and before.attempts < _UNSEEN_ATTEMPTS)
 
     def _settle_found(self, key: Key, outcome: Outcome) -> None:
         if key in self._retries or key in self.schedule:

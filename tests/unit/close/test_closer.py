@@ -112,6 +112,22 @@ def test_a_row_that_appears_is_closed_and_one_that_is_deleted_is_let_go(closer):
     assert len(closer) == 0
 
 
+@pytest.mark.parametrize("outcome", [Outcome.MOVED, Outcome.PAID, Outcome.CLEARED])
+def test_a_row_older_than_the_streams_word_is_looked_at_again_for_a_while(closer, outcome):
+    closer.apply([(1, NOW_US, 5)])
+    (due,) = closer.take(NOW_US, 0, 10)
+    older = CurrentRow("pending", 4, NOW_US + 100_000_000, False)
+    counted, monotonic_us = Counter(), 0
+    while closer.retrying or not monotonic_us:
+        counted.update(closer.settle(report(due, outcome, older), monotonic_us).outcomes)
+        pause_us = closer.delay_us(NOW_US, monotonic_us) if closer.retrying else 0
+        monotonic_us += pause_us
+        assert closer.take(NOW_US, monotonic_us, 10) == ([due] if pause_us else [])
+    assert monotonic_us > 10_000_000
+    assert counted[outcome] == 1
+    assert len(closer) == (outcome is Outcome.MOVED), "the row's word in the end"
+
+
 def test_what_was_seen_in_the_table_and_is_not_there_is_gone(closer):
     closer.load_found([Due(1, NOW_US, 0)], NOW_US)
     (due,) = closer.take(NOW_US, 0, 10)
