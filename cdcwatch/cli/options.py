@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cdcwatch.configuration import DEFAULT_PATH, is_unconfigured, load_settings
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.settings import DEFAULT_PATH, Settings, is_unconfigured, load_settings
+from cdcwatch.settings import Settings
 
 ConfigOption = Annotated[
     Path | None,

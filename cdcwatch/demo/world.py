@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
+from cdcwatch.configuration import is_key, load_settings
 from cdcwatch.demo.interruption import end_children
 from cdcwatch.demo.stands import ONE, RESERVATIONS
 from cdcwatch.errors import CdcwatchError
@@ -26,7 +27,6 @@ from cdcwatch.local import LocalKafka, LocalPostgres, LocalServiceError
 from cdcwatch.local.kafka import KAFKA_VERSION, bring_jars
 from cdcwatch.local.process import OwnedProcess, free_port, last_line, launched
 from cdcwatch.queries import query, script
-from cdcwatch.settings import Settings, is_key, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.demo.interruption import Interruption
     from cdcwatch.demo.stands import Stand
+    from cdcwatch.settings import Settings
 
 DATABASE: Final = "shop"
 OWNER: Final = "shop"

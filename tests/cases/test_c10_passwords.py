@@ -8,7 +8,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from cdcwatch.settings import load_settings
+from cdcwatch.configuration import load_settings
 from tests.command import cdcwatch, run_to_the_end, write_configuration
 from tests.services import local_postgres
 from tests.waiting import wait_until

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from cdcwatch.configuration import load_settings
 from cdcwatch.local import LocalKafka
 from cdcwatch.local.process import free_port
-from cdcwatch.settings import load_settings
 from tests import services
 from tests.certificates import Authority
 from tests.command import cdcwatch, run_to_the_end, write_configuration

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cdcwatch.configuration import load_settings
 from cdcwatch.handoff.ledger import find_progress
 from cdcwatch.lsn import parse_lsn
-from cdcwatch.settings import load_settings
 from tests.command import cdcwatch, start_cdcwatch, write_configuration
 from tests.oracle.world import World
 from tests.services import create_topic

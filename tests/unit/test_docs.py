@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdcwatch.settings import Settings, load_settings
+from cdcwatch.configuration import load_settings
+from cdcwatch.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdcwatch.configuration import is_unconfigured, load_settings
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.settings import Settings, alternatives, is_unconfigured, load_settings
+from cdcwatch.settings import Settings, alternatives
 
 if TYPE_CHECKING:
     from pathlib import Path
