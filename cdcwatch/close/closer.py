@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.close.outcome import Action, Outcome, Unclosed, Verdict, consequence
+from cdcwatch.close.retries import FAILED_BACKOFF, GIVEN_UP_BACKOFF, LOCKED_BACKOFF, Retries, Retry
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
 if TYPE_CHECKING:
@@ -24,31 +24,11 @@ if TYPE_CHECKING:
 Update = tuple["Key", int | None, int]
 """A key, its deadline in microseconds (None: it has none any more) and the row's version."""
 
-_SECOND_US: Final = 1_000_000
-_STALE_RETRIES: Final = 64
-_MOST_DOUBLINGS: Final = 20
 # Into so many parts go orders of which one may break the connection: each time that costs, at worst, a time limit.
 _PARTS: Final = 8
 BROKE: Final = "the connection broke"
 
 
-class Backoff(NamedTuple):
-    """Exponential, with jitter: many orders refused at once don't come back at once."""
-
-    first_us: int
-    longest_us: int
-
-    def delay_us(self, attempts: int, random: float) -> int:
-        """The pause after so many attempts, at least 1; `random` is in [0, 1)."""
-        full_us: int = min(self.longest_us, self.first_us << min(attempts - 1, _MOST_DOUBLINGS))
-        return int(full_us * (0.25 + 0.75 * random))
-
-
-# A payer holds a row for milliseconds; what a trigger refuses, it refuses again.
-LOCKED_BACKOFF: Final = Backoff(4_000, 2 * _SECOND_US)
-FAILED_BACKOFF: Final = Backoff(_SECOND_US, 300 * _SECOND_US)
-GIVEN_UP_BACKOFF: Final = Backoff(3600 * _SECOND_US, 3600 * _SECOND_US)
-"""After a dead letter: somebody may have mended what refuses it, and nothing would tell us."""
 ATTEMPTS: Final = 8
 # Over a quarter of a minute; what is still not there then is left to the sweep.
 _UNSEEN_ATTEMPTS: Final = 16
@@ -67,24 +47,6 @@ class Settled:
     """Failed as often as is allowed just now: a dead letter each."""
 
 
-class _Retry(NamedTuple):
-    due: Due
-    outcome: Outcome | None
-    """None: the connection broke before the answer, and the order may be closed."""
-    attempts: int
-    """That came to this outcome, one after the other."""
-    at_us: int | None
-    """Monotonic; None while it is being tried."""
-    since_us: int
-    """Monotonic, of the first of them."""
-    doubts: int = 0
-    """How often the connection broke over it and whatever shared its batch."""
-    breaks: int = 0
-    """How often over it alone."""
-    company: int = 0
-    """The largest batch it may be part of; 0: any."""
-
-
 class Closer:
     """The pending orders, in both lanes. Not thread-safe."""
 
@@ -99,9 +61,7 @@ class Closer:
         self._deletes = deletes
         self._attempts = attempts
         self._random = random
-        # What awaits another attempt, in flight or not. The heap may hold stale entries, as many as live ones.
-        self._retries: dict[Key, _Retry] = {}
-        self._retry_heap: list[tuple[int, Key]] = []
+        self._retries = Retries()
         self._retried_last = False
         self._in_flight: set[Key] = set()
         """Taken and not handed back."""
@@ -121,7 +81,7 @@ class Closer:
     @property
     def locked_since_us(self) -> int | None:
         """Since when, by the monotonic clock, others hold the order that waits longest. Looks at every retry."""
-        return min((one.since_us for one in self._retries.values() if one.outcome is Outcome.LOCKED), default=None)
+        return min((one.since_us for one in self._retries if one.outcome is Outcome.LOCKED), default=None)
 
     def apply(self, updates: Iterable[Update]) -> int | None:
         """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
@@ -132,7 +92,7 @@ class Closer:
             if found and key not in self._in_flight:  # the stream knows of it; else it may be our own close
                 found.pop(key, None)
             if retries and (deadline_us is not None or not self._awaits_answer(key)):
-                retries.pop(key, None)
+                retries.discard(key)
             if deadline_us is None:
                 discard(key)
                 continue
@@ -196,7 +156,7 @@ class Closer:
 
     def keys(self) -> list[Key]:
         """All that are pending or tried again, in no order."""
-        return [*self.schedule.keys(), *self._retries]
+        return [*self.schedule.keys(), *self._retries.keys()]
 
     def forget(self, keys: Iterable[Key]) -> int:
         """These are another's now, but for what the sweep found here; how many were forgotten."""
@@ -204,15 +164,14 @@ class Closer:
         for key in keys:
             if key not in self._found:
                 self.schedule.discard(key)
-                self._retries.pop(key, None)
+                self._retries.discard(key)
         return before - len(self)
 
     def clear(self) -> None:
         """The table was emptied."""
         self.schedule.clear()
         self._found = {}
-        self._retries = {}
-        self._retry_heap = []
+        self._retries.clear()
 
     def take(self, now_us: int, monotonic_us: int, limit: int) -> list[Due]:
         """The next batch: deadlines reached at `now_us` (the database's clock), or attempts due at `monotonic_us`."""
@@ -221,18 +180,18 @@ class Closer:
         return batch
 
     def _next_batch(self, now_us: int, monotonic_us: int, limit: int) -> list[Due]:
-        retry_at_us = self._next_retry_us()
+        retry_at_us = self._retries.next_us
         if retry_at_us is not None and retry_at_us <= monotonic_us and not self._retried_last:
             self._retried_last = True
-            return self._take_retries(monotonic_us, limit)
+            return self._retries.take(monotonic_us, limit)
         self._retried_last = False
         batch = self.schedule.pop_due(now_us, limit)
-        return batch or self._take_retries(monotonic_us, limit)
+        return batch or self._retries.take(monotonic_us, limit)
 
     def delay_us(self, now_us: int, monotonic_us: int) -> int | None:
         """How long until something may be taken; None: nothing is pending."""
         deadline_us = self.schedule.next_deadline_us
-        retry_at_us = self._next_retry_us()
+        retry_at_us = self._retries.next_us
         delays = [
             at_us - since_us
             for at_us, since_us in ((deadline_us, now_us), (retry_at_us, monotonic_us))
@@ -246,14 +205,14 @@ class Closer:
         fresh = False
         self._in_flight.difference_update([closed.key for closed in report.closed])
         for closed in report.closed:
-            self._retries.pop(closed.key, None)
+            self._retries.discard(closed.key)
             if self._found:
                 self.recovered += self._found.pop(closed.key, None) is not None
             if closed.deadline_us != NEGATIVE_INFINITY_US:
                 settled.lateness_us.append(closed.lateness_us)
         settled.outcomes[Outcome.CLOSED] += len(report.closed)
         for key in report.claimed:
-            self._retries.pop(key, None)
+            self._retries.discard(key)
             self._in_flight.discard(key)
             self.recovered += self._found.pop(key, None) is not None
         if report.claimed:
@@ -292,25 +251,25 @@ class Closer:
                 self._found[due.key] = True
             if due.key in self.schedule:
                 continue
-            known = self._retries.get(due.key) or _Retry(due, None, 0, None, monotonic_us)
+            known = self._retries.get(due.key) or Retry(due, None, 0, None, monotonic_us)
             doubted = known._replace(outcome=None, attempts=0, at_us=monotonic_us, since_us=monotonic_us)
             if broke:
                 doubted = self._broken(doubted, len(batch), random)
                 if doubted.breaks == self._attempts:
                     given_up.append(Unclosed(due, Outcome.FAILED, None, BROKE))
-            self._retry(doubted)
+            self._retries.put(doubted)
         return given_up
 
     def untold(self, given_up: Iterable[Unclosed], monotonic_us: int) -> None:
         """No dead letter could be left of these: they fail once more first."""
         for unclosed in given_up:
-            if unclosed.due.key in self._retries:
-                known = self._retries[unclosed.due.key]
+            known = self._retries.get(unclosed.due.key)
+            if known is not None:
                 at_us = monotonic_us + FAILED_BACKOFF.delay_us(1, self._random())
                 attempts, breaks = (min(count, self._attempts - 1) for count in (known.attempts, known.breaks))
-                self._retry(known._replace(attempts=attempts, breaks=breaks, at_us=at_us))
+                self._retries.put(known._replace(attempts=attempts, breaks=breaks, at_us=at_us))
 
-    def _broken(self, doubted: _Retry, together: int, random: float) -> _Retry:
+    def _broken(self, doubted: Retry, together: int, random: float) -> Retry:
         """As it is to be tried again after the connection broke over it and others, `together` of them."""
         doubts = doubted.doubts + 1
         breaks = doubted.breaks + (together == 1)
@@ -328,10 +287,10 @@ class Closer:
             outcome=outcome, attempts=attempts, at_us=at_us, doubts=doubts, breaks=breaks, company=company
         )
 
-    def _give_back(self, due: Due, before: _Retry | None, monotonic_us: int) -> None:
+    def _give_back(self, due: Due, before: Retry | None, monotonic_us: int) -> None:
         if before is not None:
             # Not among first attempts: what failed before may fail again.
-            self._retry(before._replace(due=due, at_us=monotonic_us))
+            self._retries.put(before._replace(due=due, at_us=monotonic_us))
         else:
             self.schedule.put_if_absent(*due)
 
@@ -359,7 +318,7 @@ class Closer:
     def _settle_unclosed(self, unclosed: Unclosed, monotonic_us: int) -> bool:
         """True when it is given up with this."""
         due, outcome, row = unclosed[:3]
-        before = self._retries.pop(due.key, None)
+        before = self._retries.discard(due.key)
         if due.key in self.schedule:
             return False  # the stream has spoken meanwhile
         verdict = consequence(outcome, due, row)
@@ -377,14 +336,14 @@ class Closer:
             backoff = FAILED_BACKOFF if outcome is Outcome.FAILED else LOCKED_BACKOFF
             pause = GIVEN_UP_BACKOFF if is_given_up else backoff
             at_us = monotonic_us + pause.delay_us(attempts, self._random())
-            retry = _Retry(verdict.due, outcome, attempts, at_us, since_us)
+            retry = Retry(verdict.due, outcome, attempts, at_us, since_us)
             if before is not None and before.doubts:
                 retry = retry._replace(doubts=before.doubts, breaks=before.breaks, company=before.company)
-            self._retry(retry)
+            self._retries.put(retry)
             return is_given_up and attempts == self._attempts
         return False
 
-    def _may_come(self, unclosed: Unclosed, before: _Retry | None) -> bool:
+    def _may_come(self, unclosed: Unclosed, before: Retry | None) -> bool:
         """Whether the commit that told of this order may be one that others don't see yet: no row, or an older one.
 
         The stream has a commit once its record is flushed; others see it when the session that made it goes on, with
@@ -403,38 +362,3 @@ class Closer:
             return
         self._found.pop(key, None)
         self.recovered += outcome is Outcome.FOUND_CLOSED
-
-    def _retry(self, retry: _Retry) -> None:
-        self._retries[retry.due.key] = retry
-        if retry.at_us is not None:
-            heappush(self._retry_heap, (retry.at_us, retry.due.key))
-        if len(self._retry_heap) > 2 * len(self._retries) + _STALE_RETRIES:
-            self._retry_heap = [(known.at_us, key) for key, known in self._retries.items() if known.at_us is not None]
-            heapify(self._retry_heap)
-
-    def _next_retry_us(self) -> int | None:
-        heap = self._retry_heap
-        while heap:
-            at_us, key = heap[0]
-            known = self._retries.get(key)
-            if known is not None and known.at_us == at_us:
-                return at_us
-            heappop(heap)
-        return None
-
-    def _take_retries(self, monotonic_us: int, limit: int) -> list[Due]:
-        batch: list[Due] = []
-        while len(batch) < limit:
-            at_us = self._next_retry_us()
-            if at_us is None or at_us > monotonic_us:
-                break
-            company = self._retries[self._retry_heap[0][1]].company or limit
-            if len(batch) >= company:
-                break
-            limit = min(limit, company)
-            _, key = heappop(self._retry_heap)
-            # It stays known while in flight, for its number of attempts and for the word of the stream.
-            taken = self._retries[key]._replace(at_us=None)
-            self._retries[key] = taken
-            batch.append(taken.due)
-        return batch

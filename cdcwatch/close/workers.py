@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cdcwatch import failpoints
 from cdcwatch.close.agenda import Work
-from cdcwatch.close.closer import ATTEMPTS, Backoff
+from cdcwatch.close.closer import ATTEMPTS
+from cdcwatch.close.retries import Backoff
 from cdcwatch.close.timekeeping import Timekeeping
 from cdcwatch.errors import CdcwatchError, ConnectionBrokeError
 from cdcwatch.wording import counted

@@ -2,8 +2,9 @@ from collections import Counter
 
 import pytest
 
-from cdcwatch.close.closer import FAILED_BACKOFF, GIVEN_UP_BACKOFF, LOCKED_BACKOFF, Backoff, Closer
+from cdcwatch.close.closer import Closer
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed
+from cdcwatch.close.retries import FAILED_BACKOFF, GIVEN_UP_BACKOFF, LOCKED_BACKOFF, Backoff
 from cdcwatch.deadline.schedule import Due, Schedule
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 
@@ -333,7 +334,7 @@ def test_stale_retries_are_bounded(closer):
         closer.settle(report(due, Outcome.LOCKED), attempt)
         closer.apply([(1, NOW_US, 0)])
         closer.take(NOW_US, 0, 10)
-    assert len(closer._retry_heap) <= 64 + 2
+    assert len(closer._retries._heap) <= 64 + 2
 
 
 def test_jitter_spreads_what_was_refused_together():
@@ -356,7 +357,7 @@ def test_what_was_not_tried_alone_comes_back_at_once_in_its_own_lane(closer):
     # One that has failed before does not come back among first attempts, and its attempts stay as they were.
     closer.settle(report(first, Outcome.DEFERRED), 10**6)
     assert first.key not in closer.schedule
-    assert closer._retries[first.key].attempts == 1
+    assert closer._retries.get(first.key).attempts == 1
     assert closer.take(NOW_US, 10**6, 10) == [first]
 
 
