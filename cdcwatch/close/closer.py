@@ -32,7 +32,6 @@ BROKE: Final = "the connection broke"
 ATTEMPTS: Final = 8
 # Over a quarter of a minute; what is still not there then is left to the sweep.
 _UNSEEN_ATTEMPTS: Final = 16
-_TRIED_AGAIN: Final = frozenset({Outcome.LOCKED, Outcome.FAILED})
 
 
 @dataclass(slots=True)
@@ -69,6 +68,8 @@ class Closer:
         """What the sweep found and is open as far as we know: whether it was tried."""
         self.recovered = 0
         """Closed of what the sweep found."""
+        self._gone = 0
+        """Orders that the table did not show, and the stream then took off: not counted yet."""
 
     def __len__(self) -> int:
         return len(self.schedule) + len(self._retries)
@@ -92,7 +93,9 @@ class Closer:
             if found and key not in self._in_flight:  # the stream knows of it; else it may be our own close
                 found.pop(key, None)
             if retries and (deadline_us is not None or not self._awaits_answer(key)):
-                retries.discard(key)
+                tried = retries.discard(key)
+                if deadline_us is None and tried is not None and tried.outcome is Outcome.GONE:
+                    self._gone += 1
             if deadline_us is None:
                 discard(key)
                 continue
@@ -211,6 +214,9 @@ class Closer:
             if closed.deadline_us != NEGATIVE_INFINITY_US:
                 settled.lateness_us.append(closed.lateness_us)
         settled.outcomes[Outcome.CLOSED] += len(report.closed)
+        if self._gone:
+            settled.outcomes[Outcome.GONE] += self._gone
+            self._gone = 0
         for key in report.claimed:
             self._retries.discard(key)
             self._in_flight.discard(key)
@@ -220,9 +226,10 @@ class Closer:
         for unclosed in report.unclosed:
             outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
             self._in_flight.discard(unclosed.due.key)
-            if not self._was_unseen(unclosed.due.key, outcome):
+            before = self._retries.get(unclosed.due.key)
+            if not self._may_come(unclosed, before):
                 settled.outcomes[outcome] += 1
-            fresh = fresh or unclosed.due.key not in self._retries
+            fresh = fresh or before is None
             if self._settle_unclosed(unclosed, monotonic_us):
                 settled.given_up.append(unclosed)
             if was_found:
@@ -299,11 +306,6 @@ class Closer:
         known = self._retries.get(key)
         return known is not None and known.outcome is None
 
-    def _was_unseen(self, key: Key, outcome: Outcome) -> bool:
-        """Whether this was said of it before, and is not counted again."""
-        known = self._retries.get(key)
-        return known is not None and known.outcome is outcome and outcome not in _TRIED_AGAIN
-
     def _outcome(self, unclosed: Unclosed) -> Outcome:
         """`already_closed` is `found_closed` where an attempt of ours had an unknown end and the version fits it.
 
@@ -322,7 +324,7 @@ class Closer:
         if due.key in self.schedule:
             return False  # the stream has spoken meanwhile
         verdict = consequence(outcome, due, row)
-        if verdict.action is not Action.RETRY and self._may_come(unclosed, before):
+        if self._may_come(unclosed, before):
             verdict = Verdict(Action.RETRY, due)
         if verdict.action is Action.REARM:
             self.schedule.put_if_absent(*verdict.due)

@@ -109,7 +109,8 @@ def test_a_row_that_appears_is_closed_and_one_that_is_deleted_is_let_go(closer):
         closer.settle(report(due, Outcome.GONE), 0)
     closer.apply([(2, None, 0)])
     assert [one.key for one in closer.take(NOW_US, 10**7, 10)] == [1]
-    closer.settle(CloseReport(closed=[Closed(1, NOW_US, 1, NOW_US)]), 10**7)
+    settled = closer.settle(CloseReport(closed=[Closed(1, NOW_US, 1, NOW_US)]), 10**7)
+    assert settled.outcomes == {Outcome.CLOSED: 1, Outcome.GONE: 1}, "each once, when it is certain"
     assert len(closer) == 0
 
 
@@ -241,8 +242,9 @@ def test_where_closes_delete_an_order_that_is_gone_after_an_unknown_end_was_clos
     closer.apply([(1, None, 0)])
     assert closer.take(NOW_US, 0, 10) == [due]
     assert closer.settle(report(due, Outcome.GONE, None), 0).outcomes == {Outcome.FOUND_CLOSED: 1, Outcome.CLOSED: 0}
-    assert closer.settle(report(take_one(closer, 2), Outcome.GONE, None), 0).outcomes[Outcome.GONE] == 1
+    assert closer.settle(report(take_one(closer, 2), Outcome.GONE, None), 0).outcomes[Outcome.GONE] == 0
     closer.apply([(2, None, 0)])
+    assert closer.settle(CloseReport(), 0).outcomes[Outcome.GONE] == 1
     assert len(closer) == 0
 
 
