@@ -95,7 +95,7 @@ class Closer:
             if retries and (deadline_us is not None or not self._awaits_answer(key)):
                 tried = retries.discard(key)
                 if deadline_us is None and tried is not None and tried.outcome is Outcome.GONE:
-                    self._gone += 1
+                    self._gone += key not in self._in_flight  # else its report counts it
             if deadline_us is None:
                 discard(key)
                 continue
@@ -206,6 +206,24 @@ class Closer:
         """Takes in what became of a batch: re-arms what moved, plans further attempts, counts."""
         settled = Settled()
         fresh = False
+        self._settle_closed(report, settled)
+        for unclosed in report.unclosed:
+            outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
+            self._in_flight.discard(unclosed.due.key)
+            before = self._retries.get(unclosed.due.key)
+            if not self._may_come(unclosed, before):
+                settled.outcomes[outcome] += 1
+            fresh = fresh or before is None
+            if self._settle_unclosed(unclosed, monotonic_us):
+                settled.given_up.append(unclosed)
+            if was_found:
+                self._settle_found(unclosed.due.key, outcome)
+        is_all_refused = len(report.unclosed) == settled.outcomes[Outcome.FAILED]
+        settled.stalled = fresh and is_all_refused and not report.closed and not report.claimed
+        return settled
+
+    def _settle_closed(self, report: CloseReport, settled: Settled) -> None:
+        """Closed and claimed orders; and those gone that the stream took off since the last batch."""
         self._in_flight.difference_update([closed.key for closed in report.closed])
         for closed in report.closed:
             self._retries.discard(closed.key)
@@ -223,20 +241,6 @@ class Closer:
             self.recovered += self._found.pop(key, None) is not None
         if report.claimed:
             settled.outcomes[Outcome.CLAIMED] += len(report.claimed)
-        for unclosed in report.unclosed:
-            outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
-            self._in_flight.discard(unclosed.due.key)
-            before = self._retries.get(unclosed.due.key)
-            if not self._may_come(unclosed, before):
-                settled.outcomes[outcome] += 1
-            fresh = fresh or before is None
-            if self._settle_unclosed(unclosed, monotonic_us):
-                settled.given_up.append(unclosed)
-            if was_found:
-                self._settle_found(unclosed.due.key, outcome)
-        is_all_refused = len(report.unclosed) == settled.outcomes[Outcome.FAILED]
-        settled.stalled = fresh and is_all_refused and not report.closed and not report.claimed
-        return settled
 
     def give_back(self, batch: Sequence[Due], monotonic_us: int) -> None:
         """Takes a batch back untried; what the stream said meanwhile stands."""
