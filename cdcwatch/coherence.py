@@ -42,7 +42,7 @@ def _check_table(settings: Settings) -> None:
     if not table.status and close.action == "update" and not set(deadlines) & set(close.set):
         raise ConfigurationError(
             "without table.status a closed order would stay open",
-            remedy=f'let the close clear the deadline: [close] set = {{ {deadlines[0]} = "NULL" }}',
+            remedy=f'[close] set = {{ {deadlines[0]} = "NULL" }} lets a close clear the deadline; or action = "delete"',
         )
     taken = {*alternatives(table.status), *alternatives(table.version)} & set(close.set)
     if taken:

@@ -23,13 +23,21 @@ _KEY_FORMS: Final[dict[str, LiteralString]] = {
     "bytea": "bytea_key",
     "boolean": "boolean_key",
 }
+_PLAIN: Final = frozenset(
+    {
+        *("smallint", "integer", "bigint", "numeric", "text", "character varying", "character", "name", "citext"),
+        *("uuid", "inet", "cidr", "macaddr"),
+    }
+)
+"""What no setting of a session changes the text of."""
 _SLACK_DAYS: Final = 1
 _NOW: Final = sql.SQL("statement_timestamp()")
 
 
 def key_text(column: Column, place: sql.Composable) -> sql.Composable:
     """The text of a key column at `place`, as both output plugins send it: `cdcwatch.table.canonical_key` takes it."""
-    return sql.SQL(expression("columns", _KEY_FORMS.get(column.kind, "plain_key"))).format(column=place)
+    form = _KEY_FORMS.get(column.kind, "plain_key" if column.kind in _PLAIN else "pinned_key")
+    return sql.SQL(expression("columns", form)).format(column=place)
 
 
 def deadline_instant(table: WatchedTable, place: sql.Composable) -> sql.Composable:

@@ -40,5 +40,13 @@ CASE WHEN isfinite({column})
 {column}::text
 
 -- name: plain_key
--- Any other type as it writes itself: a cast to text would cut off the blanks that char(n) is filled up with.
+-- A type that writes itself alike whatever is set: a cast to text would cut off the blanks that char(n) is filled up with.
 concat({column})
+
+-- name: pinned_key
+-- Any other type as it writes itself in the stream: interval, real, arrays and ranges of dates. The settings hold to the end
+-- of the transaction, which through a pooler is as far as they may. A volatile function keeps the planner from merging it.
+(SELECT concat({column}) FROM (
+    SELECT set_config('DateStyle', 'ISO', true), set_config('TimeZone', 'UTC', true),
+           set_config('IntervalStyle', 'postgres', true), set_config('extra_float_digits', '3', true),
+           set_config('bytea_output', 'hex', true)) AS _pinned)

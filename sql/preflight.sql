@@ -327,3 +327,8 @@ SELECT part.oid::int8, whole.oid::int8
   JOIN unnest(%(oids)s::oid[]) AS whole(oid)
     ON whole.oid <> part.oid AND whole.oid IN (SELECT relid::oid FROM pg_partition_ancestors(part.oid::regclass) AS up(relid))
  LIMIT 1;
+
+-- name: understand
+-- Whether several statements can be parsed and their names are known, without running them.
+-- https://www.postgresql.org/docs/current/sql-createfunction.html
+CREATE FUNCTION pg_temp.cdcwatch_also() RETURNS void LANGUAGE sql AS {body}

@@ -52,7 +52,9 @@ def demo(
         ),
     ] = None,
     json: JsonOption = False,
-    rate: Annotated[float, typer.Option("--rate", metavar="N", min=1, max=10_000, help="Orders a second.")] = 200,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="N", min=1, max=10_000, help="Orders a second, over all tables.")
+    ] = 200,
     plugin: Annotated[
         str | None,
         typer.Option("--plugin", metavar="NAME", help="wal2json or pgoutput. Default: wal2json where there is one."),

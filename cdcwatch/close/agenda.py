@@ -249,6 +249,12 @@ class Agenda:
             since_us = self._closer.locked_since_us
             return 0 if since_us is None else self._clock.monotonic_us() - since_us
 
+    def refused_us(self) -> int:
+        """How long closes have been refused for the table or the role, none succeeding. Looks at every retry."""
+        with self._lock:
+            since_us = self._closer.refused_since_us
+            return 0 if since_us is None else self._clock.monotonic_us() - since_us
+
     def _work_now(self, limit: int) -> list[Due] | Work | None:
         if self._is_stopping:
             return Work.STOP

@@ -68,6 +68,7 @@ class Closer:
         """What the sweep found and is open as far as we know: whether it was tried."""
         self.recovered = 0
         """Closed of what the sweep found."""
+        self._last_closed_us: int | None = None
         self._gone = 0
         """Orders that the table did not show, and the stream then took off: not counted yet."""
 
@@ -83,6 +84,14 @@ class Closer:
     def locked_since_us(self) -> int | None:
         """Since when, by the monotonic clock, others hold the order that waits longest. Looks at every retry."""
         return min((one.since_us for one in self._retries if one.outcome is Outcome.LOCKED), default=None)
+
+    @property
+    def refused_since_us(self) -> int | None:
+        """Since when, monotonic, closes are refused for the table or the role and not one has succeeded."""
+        since_us = min((one.since_us for one in self._retries if one.is_tables_fault), default=None)
+        if since_us is None or (self._last_closed_us is not None and self._last_closed_us > since_us):
+            return None
+        return since_us
 
     def apply(self, updates: Iterable[Update]) -> int | None:
         """Takes in what the stream says, and gives the earliest deadline among it. The stream's word ends a retry."""
@@ -206,6 +215,8 @@ class Closer:
         """Takes in what became of a batch: re-arms what moved, plans further attempts, counts."""
         settled = Settled()
         fresh = False
+        if report.closed or report.claimed:
+            self._last_closed_us = monotonic_us
         self._settle_closed(report, settled)
         for unclosed in report.unclosed:
             outcome, was_found = self._outcome(unclosed), unclosed.due.key in self._found
@@ -342,7 +353,7 @@ class Closer:
             backoff = FAILED_BACKOFF if outcome is Outcome.FAILED else LOCKED_BACKOFF
             pause = GIVEN_UP_BACKOFF if is_given_up else backoff
             at_us = monotonic_us + pause.delay_us(attempts, self._random())
-            retry = Retry(verdict.due, outcome, attempts, at_us, since_us)
+            retry = Retry(verdict.due, outcome, attempts, at_us, since_us, is_tables_fault=unclosed.is_tables_fault)
             if before is not None and before.doubts:
                 retry = retry._replace(doubts=before.doubts, breaks=before.breaks, company=before.company)
             self._retries.put(retry)

@@ -54,6 +54,8 @@ class Retry(NamedTuple):
     """How often over it alone."""
     company: int = 0
     """The largest batch it may be part of; 0: any."""
+    is_tables_fault: bool = False
+    """`failed` for what seems to be the table's or the role's fault."""
 
 
 class Retries:

@@ -336,7 +336,7 @@ class Sweep:
         shard = Shard(register.id, members)
         if shard.members != self._shard.members:
             if members:
-                _log.info("%s share the sweep", counted(len(members), "instance"))
+                _log.info("the sweep is shared by %s", counted(len(members), "instance"))
             if self.has_looked:
                 self._look_at_us = self._clock.monotonic_us()  # somebody's share has come to us
         self._shard, self._is_in = shard, True

@@ -59,6 +59,7 @@ _TABLES_FAULT: Final = frozenset({"42501", "42P01", "42703", "53100", "53200", "
 _ROWS_POLICY: Final = "ExecWithCheckOptions"
 _READ_ONLY: Final = "25006"
 _ENDED: Final = frozenset({"FATAL", "PANIC"})
+_ALSO: Final = "close.also: "
 _PASSED_OVER: Final = "the UPDATE changed no row: a trigger?"
 _KEPT: Final = "the DELETE removed no row: a trigger, or row-level security?"
 
@@ -143,7 +144,7 @@ class PostgresTable:
                 closed, passed_over = self._close(part)
                 failpoints.reached("close.committed", len(part))
             except psycopg.Error as error:
-                report.error = said = named(self._unless_away(error))
+                report.error = said = _place(error) + named(self._unless_away(error))
                 if len(part) > 1:
                     is_slow = self._clock.monotonic_us() - begun_us > _SLOW_US
                     smaller = _divided(part, _SLOW_PARTS if is_slow else 2)
@@ -233,6 +234,14 @@ class PostgresTable:
         orders = [Overdue(Due(self._key(row), row[-3], row[-2]), row[-1]) for row in named]
         return OverduePage(orders, is_last=len(rows) < limit)
 
+    def _run_also(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        try:
+            # Without parameters and in text: the simple protocol, which takes several statements.
+            connection.execute(self._also)
+        except psycopg.Error as error:
+            error.add_note(_ALSO)
+            raise
+
     def _with_keys(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Without those whose key is no text: no statement could name them."""
         if self._table.has_integer_key:
@@ -257,8 +266,7 @@ class PostgresTable:
             connection.execute(self._statements.make_closed, {})
             closed, passed_over = self._close_rows(connection, parameters)
             if closed:
-                # Without parameters and in text: the simple protocol, which takes several statements.
-                connection.execute(self._also)
+                self._run_also(connection)
             failpoints.reached("close.uncommitted", len(closed))
         return closed, passed_over
 
@@ -320,3 +328,8 @@ def _divided(part: Sequence[Due], into: int) -> list[Sequence[Due]]:
     """Its parts, the first one last."""
     size = -(-len(part) // into)
     return [part[start : start + size] for start in range(0, len(part), size)][::-1]
+
+
+def _place(error: BaseException) -> str:
+    """What of the close failed, where it is not the close itself."""
+    return _ALSO if _ALSO in getattr(error, "__notes__", ()) else ""

@@ -202,7 +202,7 @@ def _dead(facts: BrokerFacts, kafka: KafkaSettings) -> Check:  # noqa: PLR0911  
             f"{many} in {name}: rows that could not be understood, orders that could not be closed",
             "cdcwatch events --dead",
         )
-    return Check("dead_letters", "ok", f"{name} is empty: every row was understood, every due order closed")
+    return Check("dead_letters", "ok", f"{name} is empty: every row was understood, no order was given up")
 
 
 def _transactions(facts: BrokerFacts, kafka: KafkaSettings, slot: str) -> Check:

@@ -85,7 +85,7 @@ class OrderStory:
         if row.deadline_us == INFINITY_US:
             return "not in the heap: its deadline never comes"
         if row.deadline_us == NEGATIVE_INFINITY_US or (self.wait_s or 0.0) <= 0:
-            return "due: closed by the next batch of a running service, unless refused: see events --dead"
+            return "due: closed by the next batch of a running service, unless refused: see events --dead and the log"
         if (self.wait_s or 0.0) <= self.horizon_s:
             return f"in the heap of a running service{self._else}"
         return "beyond window.horizon_s: in the table until the window comes to it"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
+from cdcwatch.inspection.also import also_check
 from cdcwatch.inspection.changes import options_of
 from cdcwatch.inspection.gap import gap_check
 from cdcwatch.inspection.outside import claim_checks
@@ -58,7 +59,7 @@ def _database_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | N
         with connect(settings.postgres.dsn, application_name="cdcwatch check") as connection:
             checks = preflight(connection, settings, options_of(settings))
             for one in settings.each():
-                checks += claim_checks(connection, one)
+                checks += [*claim_checks(connection, one), *filter(None, [also_check(connection, one)])]
         gap = gap_check(settings)
         checks += [gap] if gap is not None else []
     except CdcwatchError as caught:

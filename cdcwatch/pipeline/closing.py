@@ -350,6 +350,7 @@ def _signs(
         unanswered_s=max(0, unanswered_us) / 1e6,
         behind_s=facts.behind_us / 1e6,
         held_up_s=agenda.locked_us() / 1e6,
+        refused_s=agenda.refused_us() / 1e6,
         window_error=loader_error,
         window_age_s=(now_us - loaded_us) / 1e6,
     )

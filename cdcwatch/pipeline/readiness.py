@@ -81,6 +81,8 @@ class CloserSigns:
     """How long the oldest due order has waited for a worker."""
     held_up_s: float
     """How long an order has been due that others' locks hold; orders that the table refuses are no concern of ours."""
+    refused_s: float
+    """How long closes have been refused for the table's or the role's sake, and not one succeeded."""
     window_error: str
     window_age_s: float
     """Since the window's loader came through a look or a page."""
@@ -178,6 +180,10 @@ def _closer_failing(signs: CloserSigns) -> str | None:
         (
             signs.held_up_s > OVERDUE_S,
             f"an order has been due for {signs.held_up_s:.0f} s and others hold it locked",
+        ),
+        (
+            signs.refused_s > OVERDUE_S,
+            f"nothing could be closed for {signs.refused_s:.0f} s: it is refused, the log says why",
         ),
         (signs.window_age_s > WINDOW_S, signs.window_error or window_s),
     )

@@ -77,10 +77,11 @@ def version(facts: Facts) -> Check | None:
     if facts.table is None:
         return None
     if facts.table.watched.version is None:
+        left = "deadline" if facts.table.watched.status is None else "status and deadline"
         return Check(
             "version",
             "warn",
-            "no version column: a close relies on status and deadline alone",
+            f"no version column: a close relies on {left} alone",
             f"ALTER TABLE {facts.table.sql_name} ADD COLUMN version integer NOT NULL DEFAULT 0;"
             ' let every writer count it up, and set table.version = "version"',
         )
@@ -107,7 +108,8 @@ def identity(facts: Facts) -> Check | None:
     if found.watched.identity == "f":
         return Check("identity", "ok", "replica identity FULL: events are exact, at the price of more WAL")
     if by_leaf or found.is_identity_exact:
-        return Check("identity", "ok", "replica identity covers the key, status and deadline: events are exact")
+        covered = "the key, status and deadline" if found.watched.status is not None else "the key and the deadline"
+        return Check("identity", "ok", f"replica identity covers {covered}: events are exact")
     return Check(
         "identity",
         "warn",
@@ -212,7 +214,7 @@ def rights(facts: Facts) -> Check | None:
             f"{role} lacks TEMPORARY on the database, where close.also reads the temporary table closed",
             f"GRANT TEMPORARY ON DATABASE {facts.rights.database} TO {role}",
         )
-    return Check("rights", "ok", f"{role} may read {name} and close its orders")
+    return Check("rights", "ok", f"{role} may read {name}" + " and close its orders" * (action != "none"))
 
 
 def row_security(facts: Facts) -> Check | None:

@@ -79,6 +79,28 @@ def test_keys_of_every_type_are_told_as_expired(
     assert events == ["deadline.expired"] * 2
 
 
+ODD_SETTINGS = "-c IntervalStyle=iso_8601 -c extra_float_digits=0 -c DateStyle=German -c bytea_output=escape -c TimeZone=Asia/Kolkata"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("interval", ["1 day 02:00:00", "-3 mons"]),
+        ("real", ["3.0000001e+10", "0.1"]),
+        ("double precision", ["0.30000000000000004", "1e+300"]),
+        ("tstzrange", ['["2026-03-08 12:00:00+00","2026-03-09 12:00:00+00")', "empty"]),
+    ],
+)
+def test_keys_are_told_alike_whatever_the_session_has_set(streams: Streams, kind: str, values: list[str]) -> None:
+    _run(streams, [f"CREATE TABLE orders (id {kind} PRIMARY KEY, status text, expires_at timestamptz, version int)"])
+    watched = streams.watch("case_.orders", close=DELETE)
+    _run(streams, [f"INSERT INTO orders VALUES ('{value}', 'pending', '{PAST}', 0)" for value in values])
+    watched.read()
+    report = close_all(make_conninfo(streams.dsn, options=ODD_SETTINGS), watched.table)
+    assert {closed.key for closed in report.closed} == set(values), report
+    assert {(kind, key) for kind, key, _ in told(watched)} == {("expired", value) for value in values}
+
+
 def test_a_key_of_several_columns(streams: Streams) -> None:
     _run(
         streams,

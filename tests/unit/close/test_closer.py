@@ -483,3 +483,18 @@ def test_a_doubt_without_a_break_leads_to_no_suspicion():
         batch = closer.take(NOW_US, at_us, 500)
         assert len(batch) == 20
         assert closer.doubt(batch, at_us) == []
+
+
+def test_closes_are_refused_while_the_table_s_fault_lasts_and_none_succeeds(closer):
+    first, _second = take_one(closer, 1), take_one(closer, 2)
+    assert closer.refused_since_us is None
+    closer.settle(CloseReport(unclosed=[Unclosed(first, Outcome.FAILED, None, "SQLSTATE 42501", True)]), 100)
+    assert closer.refused_since_us == 100
+    closer.settle(CloseReport(closed=[Closed(2, NOW_US, 1, NOW_US)]), 200)
+    assert closer.refused_since_us is None, "it was the order's own after all"
+
+
+def test_an_order_s_own_refusal_is_no_refusal_of_all(closer):
+    due = take_one(closer)
+    closer.settle(CloseReport(unclosed=[Unclosed(due, Outcome.FAILED, None, "SQLSTATE P0001")]), 100)
+    assert closer.refused_since_us is None

@@ -50,6 +50,7 @@ CLOSES = CloserSigns(
     unanswered_s=0.0,
     behind_s=0.0,
     held_up_s=0.0,
+    refused_s=0.0,
     window_error="",
     window_age_s=1.0,
 )
@@ -107,6 +108,8 @@ def test_the_sink(seen, reason):
         pytest.param({"behind_s": OVERDUE_S + 1}, "has waited for 11 s", id="a backlog"),
         pytest.param({"progress_age_s": 60.0}, None, id="idle threads asleep, nothing due"),
         pytest.param({"held_up_s": OVERDUE_S + 1}, "due for 11 s and others hold it", id="locked"),
+        pytest.param({"refused_s": OVERDUE_S + 1}, "nothing could be closed for 11 s", id="a right is missing"),
+        pytest.param({"refused_s": OVERDUE_S}, None, id="a right was missing"),
         pytest.param({"window_age_s": WINDOW_S + 1}, "window has not been read for 31 s", id="the window is stuck"),
         pytest.param({"window_age_s": 31.0, "window_error": "why"}, "why", id="the window fails"),
         pytest.param({"window_error": "once"}, None, id="the window failed a moment ago"),
