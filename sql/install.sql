@@ -68,6 +68,24 @@ SELECT :'status' <> '' AS has_status, :'close' = 'delete' AS deletes \gset
 \set open_index :table _cdcwatch_open
 \set identity_index :table _cdcwatch_identity
 
+-- Nothing is made where a name is wrong, or where an index is left from a run with another open status.
+SELECT format('DO %L', format('BEGIN RAISE EXCEPTION USING MESSAGE = %L; END', format(
+           '%I.%I has no column %I: name it by -v %s=…', :'schema', :'table', wanted.name, wanted.variable)))
+  FROM (VALUES ('key', :'key'), ('deadline', :'deadline'), ('status', :'status')) AS wanted (variable, name)
+ WHERE wanted.name <> ''
+   AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = format('%I.%I', :'schema', :'table')::regclass
+                      AND attname = wanted.name AND attnum > 0 AND NOT attisdropped)
+\gexec
+SELECT format('DO %L', format('BEGIN RAISE EXCEPTION USING MESSAGE = %L; END', format(
+           'the index %I.%I is of an earlier run with another condition, %s: DROP INDEX CONCURRENTLY %I.%I',
+           :'schema', :'open_index', condition, :'schema', :'open_index')))
+  FROM (SELECT pg_get_expr(indpred, indrelid) AS condition
+          FROM pg_index JOIN pg_class index_class ON index_class.oid = pg_index.indexrelid
+         WHERE pg_index.indrelid = format('%I.%I', :'schema', :'table')::regclass
+           AND index_class.relname = :'open_index' AND pg_index.indisvalid) AS known
+ WHERE strpos(condition, CASE WHEN :'status' = '' THEN 'IS NOT NULL' ELSE replace(:'open', '''', '''''') END) = 0
+\gexec
+
 -- The role. REPLICATION lets it use slots; managed services grant a role of theirs for that instead of the attribute.
 SELECT format('CREATE ROLE %I LOGIN', :'role')
  WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role')

@@ -130,3 +130,18 @@ def test_a_partitioned_table_gets_role_and_rights_and_is_told_of_the_rest(databa
         assert "docs/runbook.md, 'Partitioned tables'" in refused.stderr
         may = connection.execute("SELECT has_table_privilege(%s, 'orders', 'SELECT, UPDATE')", [role]).fetchone()
         assert may == (True,)
+
+
+def test_a_name_that_is_wrong_makes_nothing_and_another_open_status_is_told(database: Database, role: str) -> None:
+    with database.connect() as connection:
+        connection.execute(ORDERS)
+        refused = _install(database, role=role, deadline="due_at")
+        assert "public.orders has no column due_at: name it by -v deadline=…" in refused.stderr
+        assert refused.returncode != 0
+        assert connection.execute("SELECT count(*) FROM pg_roles WHERE rolname = %s", [role]).fetchall() == [(0,)]
+        assert _install(database, role=role, open="held").returncode == 0
+        again = _install(database, role=role)
+        assert again.returncode != 0
+        assert "the index public.orders_cdcwatch_open is of an earlier run with another condition" in again.stderr
+        connection.execute("DROP INDEX orders_cdcwatch_open")
+        assert _install(database, role=role).returncode == 0
