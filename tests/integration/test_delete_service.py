@@ -37,10 +37,12 @@ def test_closes_have_expired_and_the_applications_deletes_are_cancelled(
         world.listen()
         world.install()
         world.connection.execute(REFUSED)
-        # Of one batch the answer is lost: its orders are gone then, and were closed.
+        # Of one batch the answer is lost: its orders are gone then, and were closed. Due in a moment: of what is due
+        # before its commit is seen, the first batch would close nothing.
         with world.running(environment={"CDCWATCH_FAILPOINTS": "close.committed=raise@first"}) as process:
             world.connection.execute(
-                "BEGIN; INSERT INTO orders (id, expires_at) SELECT n, clock_timestamp() FROM generate_series(1, 300) n;"
+                "BEGIN; INSERT INTO orders (id, expires_at)"
+                " SELECT n, clock_timestamp() + interval '1 s' FROM generate_series(1, 300) n;"
                 " INSERT INTO payments VALUES (2); INSERT INTO lines SELECT n FROM generate_series(1, 300, 3) n; COMMIT"
             )
             world.connection.execute(
