@@ -16,10 +16,10 @@ SELECT sender.pid, sender.application_name, sender.client_addr::text
 
 -- name: standing_of_reader
 -- Whether somebody reads the slot, up to where what was read is in the topic, and where the WAL ends; no row without the
--- slot. For `--role close`, which holds no slot: any role may look here.
+-- slot, or where it is another database's. For `--role close`, which holds no slot: any role may look here.
 SELECT slot.active, coalesce(slot.confirmed_flush_lsn, '0/0')::text, pg_current_wal_insert_lsn()::text
   FROM pg_replication_slots slot
- WHERE slot.slot_name = %(slot)s;
+ WHERE slot.slot_name = %(slot)s AND slot.database = current_database();
 
 -- name: current_lsn
 -- The insert position: pg_current_wal_lsn() can lie before the last commit.

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
+from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, settings_of
 from cdcwatch.cli.output import coloured, print_json, wrapped
-from cdcwatch.cli.run import Role
+from cdcwatch.cli.run import Role, settings_of_role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def check(
     context: typer.Context,
     role: Annotated[Role, typer.Option(help="Of what `run --role` needs.")] = Role.ALL,
+    table: TableOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
@@ -31,7 +32,8 @@ def check(
     from cdcwatch.inspection.preflight import all_checks
     from cdcwatch.slot.check import exit_code
 
-    checks, error = all_checks(settings_of(context, config), role)
+    settings = settings_of_role(settings_of(context, config), role, table)
+    checks, error = all_checks(settings, role)
     code = error.exit_code if error is not None else exit_code(checks)
     if json:
         print_json({"ok": code == 0, "checks": [asdict(one) for one in checks]})

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdcwatch.cli.ending import ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
 from cdcwatch.cli.output import ask
 from cdcwatch.cli.run import serve
@@ -85,17 +86,19 @@ def _print_plan(plan: "Recovery", settings: "Settings") -> None:
 
 def _reconcile(settings: "Settings", *, debug: bool, accept_gap: bool = False, reads_again: bool = False) -> None:
     """What `run` begins with, and no more: it has the slot and the topic for itself meanwhile."""
-    import msgspec
+    with ending_by_signal() as ending:
+        import msgspec
 
-    from cdcwatch.pipeline.service import Service, require_built
+        from cdcwatch.pipeline.service import Service, require_built
 
-    # A standby may wait for this slot, with the port open.
-    quiet = msgspec.structs.replace(settings, telemetry=msgspec.structs.replace(settings.telemetry, listen=""))
-    require_built(quiet, "read")
-    serve(
-        lambda: Service(
-            quiet, closes=False, until_lsn=0, accept_gap=accept_gap, reads_again=reads_again, stands_by=False
-        ),
-        log_format=settings.telemetry.log_format,
-        debug=debug,
-    )
+        # A standby may wait for this slot, with the port open.
+        quiet = msgspec.structs.replace(settings, telemetry=msgspec.structs.replace(settings.telemetry, listen=""))
+        require_built(quiet, "read")
+        serve(
+            lambda: Service(
+                quiet, closes=False, until_lsn=0, accept_gap=accept_gap, reads_again=reads_again, stands_by=False
+            ),
+            ending,
+            log_format=settings.telemetry.log_format,
+            debug=debug,
+        )

@@ -1,14 +1,12 @@
 """`cdcwatch run`: the service."""
 
 import logging
-import os
-import signal
 from enum import StrEnum
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdcwatch.cli.ending import Ending, ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, TableOption, of_table, settings_of
 from cdcwatch.errors import ConfigurationError
 from cdcwatch.lsn import parse_lsn
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from cdcwatch.pipeline.sweeper import Sweeper
     from cdcwatch.pipeline.worker import Worker
     from cdcwatch.settings import Settings
-
-NOT_DURABLE_EXIT: Final = 4
 
 
 class Role(StrEnum):
@@ -56,39 +52,46 @@ def run(
     table: TableOption = None,
 ) -> None:
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
-    settings = settings_of(context, config)
+    with ending_by_signal() as ending:
+        settings = settings_of_role(settings_of(context, config), role, table, is_one=True)
+        until_lsn = _parsed(until)
+        if role in {Role.SWEEP, Role.CLOSE}:
+            if until is not None or accept_gap:
+                raise ConfigurationError(
+                    f"--until and --accept-gap are about the stream, which --role {role} doesn't read",
+                    remedy="leave them out",
+                )
+            if role is Role.SWEEP:
+                sweep_until_stopped(settings, ending, debug=debug)
+            else:
+                close_until_stopped(settings, ending, debug=debug)
+            return
+        from cdcwatch.pipeline.service import Service, require_built
+
+        require_built(settings, role)
+        serve(
+            lambda: Service(
+                settings,
+                closes=role is Role.ALL,
+                until_lsn=until_lsn,
+                until_current=until == "current",
+                accept_gap=accept_gap,
+                announce_ready=lambda: print("READY", flush=True),
+            ),
+            ending,
+            log_format=settings.telemetry.log_format,
+            debug=debug,
+        )
+
+
+def settings_of_role(settings: "Settings", role: Role, table: str | None, *, is_one: bool = False) -> "Settings":
+    """With the table that a worker has; every other role has all. `is_one`: where several are watched, one is named."""
     if table is not None and role is not Role.CLOSE:
         raise ConfigurationError("--table belongs to --role close", remedy="leave it out: one process has all tables")
-    until_lsn = _parsed(until)
-    if role in {Role.SWEEP, Role.CLOSE}:
-        if until is not None or accept_gap:
-            raise ConfigurationError(
-                f"--until and --accept-gap are about the stream, which --role {role} doesn't read",
-                remedy="leave them out",
-            )
-        if role is Role.SWEEP:
-            sweep_until_stopped(settings, debug=debug)
-        else:
-            close_until_stopped(of_table(settings, table), debug=debug)
-        return
-    from cdcwatch.pipeline.service import Service, require_built
-
-    require_built(settings, role)
-    serve(
-        lambda: Service(
-            settings,
-            closes=role is Role.ALL,
-            until_lsn=until_lsn,
-            until_current=until == "current",
-            accept_gap=accept_gap,
-            announce_ready=lambda: print("READY", flush=True),
-        ),
-        log_format=settings.telemetry.log_format,
-        debug=debug,
-    )
+    return of_table(settings, table) if role is Role.CLOSE and (is_one or table is not None) else settings
 
 
-def sweep_until_stopped(settings: "Settings", *, debug: bool) -> None:
+def sweep_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) -> None:
     """`--role sweep`."""
     from cdcwatch.pipeline.service import require_built
     from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
@@ -97,12 +100,13 @@ def sweep_until_stopped(settings: "Settings", *, debug: bool) -> None:
     require_sweeping(settings, once=False)
     serve(
         lambda: Sweeper(settings, announce_ready=lambda: print("READY", flush=True)),
+        ending,
         log_format=settings.telemetry.log_format,
         debug=debug,
     )
 
 
-def close_until_stopped(settings: "Settings", *, debug: bool) -> None:
+def close_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) -> None:
     """`--role close`."""
     from cdcwatch.pipeline.service import require_built
     from cdcwatch.pipeline.worker import Worker, require_closing
@@ -111,38 +115,26 @@ def close_until_stopped(settings: "Settings", *, debug: bool) -> None:
     require_closing(settings)
     serve(
         lambda: Worker(settings, announce_ready=lambda: print("READY", flush=True)),
+        ending,
         log_format=settings.telemetry.log_format,
         debug=debug,
     )
 
 
-def serve(made: "Callable[[], Service | Sweeper | Worker]", *, log_format: str, debug: bool) -> None:
-    """Runs a service until it ends, with what signals mean to it; begins anew where it says so."""
+def serve(made: "Callable[[], Service | Sweeper | Worker]", ending: Ending, *, log_format: str, debug: bool) -> None:
+    """Runs a service until it ends, or a signal ends it; begins anew where it says so."""
     from cdcwatch.pipeline.beginning import StartOverError
     from cdcwatch.telemetry import configure_log
 
     configure_log(log_format, level=logging.DEBUG if debug else logging.INFO)
-    service = made()
-    stops = 0
-
-    def on_signal(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal stops
-        stops += 1
-        if stops > 1:
-            # Nothing more is confirmed: whatever is not durable is read again at the next start.
-            os._exit(NOT_DURABLE_EXIT)
-        service.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    while True:
+    while not ending.is_asked_for:
+        service = made()
+        ending.stops(service)
         try:
             service.run()
         except StartOverError as error:
-            if stops:
-                return
-            logging.getLogger("cdcwatch").warning("%s; beginning anew", error)
-            service = made()
+            if not ending.is_asked_for:
+                logging.getLogger("cdcwatch").warning("%s; beginning anew", error)
         else:
             return
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cdcwatch.cli.ending import ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import print_json
 from cdcwatch.cli.run import serve, sweep_until_stopped
@@ -21,25 +22,26 @@ def sweep(
 
     With --once: exit 1 when some can't be closed, as the database refuses them or others hold them.
     """
-    settings = settings_of(context, config)
-    if not once:
-        if json:
-            raise ConfigurationError("--json belongs to --once", remedy="leave it out, or add --once")
-        sweep_until_stopped(settings, debug=debug)
-        return
-    from cdcwatch.pipeline.service import require_built
-    from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
+    with ending_by_signal() as ending:
+        settings = settings_of(context, config)
+        if not once:
+            if json:
+                raise ConfigurationError("--json belongs to --once", remedy="leave it out, or add --once")
+            sweep_until_stopped(settings, ending, debug=debug)
+            return
+        from cdcwatch.pipeline.service import require_built
+        from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
 
-    require_built(settings, "sweep")
-    require_sweeping(settings, once=True)
-    sweeper = Sweeper(settings, once=True)
-    serve(lambda: sweeper, log_format=settings.telemetry.log_format, debug=debug)
-    if json:
-        print_json({"closed": sweeper.closed, "left": sweeper.left})
-    else:
-        print(f"closed: {sweeper.closed}" + (f", left: {sweeper.left}" if sweeper.left else ""))
-    if sweeper.left:
-        raise CheckFailedError(
-            f"{sweeper.left} overdue, and not closed: the database refuses them, or other transactions hold them",
-            remedy="see the log above, and `cdcwatch pending`",
-        )
+        require_built(settings, "sweep")
+        require_sweeping(settings, once=True)
+        sweeper = Sweeper(settings, once=True)
+        serve(lambda: sweeper, ending, log_format=settings.telemetry.log_format, debug=debug)
+        if json:
+            print_json({"closed": sweeper.closed, "left": sweeper.left})
+        else:
+            print(f"closed: {sweeper.closed}" + (f", left: {sweeper.left}" if sweeper.left else ""))
+        if sweeper.left:
+            raise CheckFailedError(
+                f"{sweeper.left} overdue, and not closed: the database refuses them, or other transactions hold them",
+                remedy="see the log above, and `cdcwatch pending`",
+            )

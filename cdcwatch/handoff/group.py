@@ -77,7 +77,8 @@ class GroupMember:
             "heartbeat.interval.ms": 1000,
             "fetch.wait.max.ms": 100,
             "queued.max.messages.kbytes": 16 * 1024,
-            "topic.metadata.refresh.interval.ms": 30_000,
+            # Partitions that are added are nobody's until a member learns of them, and asks for a new assignment.
+            "topic.metadata.refresh.interval.ms": 5_000,
             **client_configuration(settings),
             "group.id": self._group,
             "partition.assignment.strategy": "cooperative-sticky",

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _LIVE: Final = frozenset({SCHEDULED, MOVED})
 _OVER: Final = frozenset({CANCELLED, EXPIRED})
 _MOST_SOURCES: Final = 1000
+_LONGEST_SOURCE: Final = 250
+"""As names go: 63 bytes each of database, schema and table. What another program writes there may be longer."""
+_SOMEBODY: Final = "another program"
 
 Told = tuple["Key", int | None, int]
 """A key, its deadline in microseconds since 2000 (None: it has none any more) and the row's version."""
@@ -45,10 +48,15 @@ class Skipped(StrEnum):
 class Interpreter:
     """Reads the records that tell of one table. Whichever server told them: the close asks the database anyhow."""
 
-    def __init__(self, table: WatchedTable, database: str) -> None:
+    def __init__(self, table: WatchedTable, database: str, system_identifier: str = "") -> None:
+        """`system_identifier`: of the server that the orders are closed on; empty: unknown, any is taken for it."""
         self._place = f"{database}/{table.qualified_name}"
+        self._system_identifier = system_identifier
         self._is_integer, self._open = table.has_integer_key, table.open
         self._sources: dict[str, bool] = {}
+        self._has_known = False
+        self.stranger = ""
+        """Of whom the records are while none was of our table on our server: then this is hardly its topic."""
 
     def read(self, key: bytes | None, value: bytes | None) -> Told | TableWide | Skipped:
         """One record. Never raises: what nobody understands is MALFORMED."""
@@ -57,6 +65,8 @@ class Interpreter:
         try:
             return self._read(key, orjson.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            if not self._has_known:
+                self.stranger = self.stranger or _SOMEBODY
             return Skipped.MALFORMED
 
     def _read(self, key: bytes | None, event: dict[str, Any]) -> Told | TableWide | Skipped:
@@ -88,7 +98,15 @@ class Interpreter:
             known = source.startswith("cdcwatch:") and source.partition("/")[2] == self._place
             if len(self._sources) < _MOST_SOURCES:
                 self._sources[source] = known
+            if not self._has_known:
+                self._meet(source, known)
         return known
+
+    def _meet(self, source: str, is_of_table: bool) -> None:
+        """A source for the first time."""
+        scheme, _, rest = source.partition(":")
+        self._has_known = is_of_table and self._system_identifier in {"", rest.partition("/")[0]}
+        self.stranger = "" if self._has_known else source[:_LONGEST_SOURCE] if scheme == "cdcwatch" else _SOMEBODY
 
     def _is_armed(self, status: object) -> bool:
         """An order that is claimed is told as live, and its deadline is no longer waited for."""

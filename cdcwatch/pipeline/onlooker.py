@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
+
+import psycopg
 
 from cdcwatch.backoff import Backoff
 from cdcwatch.close.claim import require_claims
@@ -35,6 +38,8 @@ class Onlooker:
         self._settings, self._ended, self._stands_by = settings, ended, stands_by
         self.database = ""
         """Whose table it is; known after a look."""
+        self.system_identifier = ""
+        """Of the server; known after the first look, where we may ask for it."""
 
     def first_look(self) -> WatchedTable | None:
         """What the catalog says; None when ended before. PreconditionError too where orders can't be claimed."""
@@ -72,6 +77,9 @@ class Onlooker:
         with translated(), connect(dsn, application_name="cdcwatch", answer_timeout_s=_ANSWER_TIMEOUT_S) as connection:
             self.database = connection.info.dbname
             table = load_table(connection, self._settings)
+            if not self.system_identifier:
+                with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+                    self.system_identifier = str((connection.execute(query("sweep", "identity")).fetchone() or [""])[0])
             if claims and (rights := connection.execute(query("claim", "rights")).fetchone()):
                 require_claims(*rights)
             return table

@@ -19,6 +19,8 @@ class Ownership:
 
     partitions: int = 0
     """That the topic has, as far as is known."""
+    before: tuple[int, ...] = ()
+    """That it had until lately: we may know of more before the group has given them to anybody."""
     assigned: frozenset[int] = frozenset()
     given_up: frozenset[int] = frozenset()
     """That were ours and are not: what comes back of them from the database is let go."""
@@ -33,8 +35,13 @@ class Ownership:
         return partition_of(str(key).encode(), self.partitions) if self.partitions else -1
 
     def owns(self, key: Key) -> bool:
-        """Whether an order found in the table is ours."""
-        return self.partition(key) in self.assigned
+        """Whether an order found in the table is ours: by the partitions there are, or by those that there were.
+
+        So it is somebody's all the time while partitions are added, and for a while two workers': the row decides.
+        """
+        if self.partition(key) in self.assigned:
+            return True
+        return bool(self.before) and any(partition_of(str(key).encode(), one) in self.assigned for one in self.before)
 
     def has_lost(self, key: Key) -> bool:
         """Whether it was ours, and is not.
@@ -42,7 +49,7 @@ class Ownership:
         Not the same as not owning it: the sweep finds others' orders, and before partitions were added an order's
         events stood elsewhere.
         """
-        return bool(self.given_up) and self.partition(key) in self.given_up
+        return bool(self.given_up) and self.partition(key) in self.given_up and not (self.before and self.owns(key))
 
     def gaining(self, partitions: Collection[int]) -> Ownership:
         """With these as well."""
@@ -55,7 +62,15 @@ class Ownership:
         return replace(self, assigned=self.assigned - lost, given_up=self.given_up | lost)
 
     def counting(self, partitions: int) -> Ownership:
-        """With so many partitions in the topic. More than before: orders have moved, and nothing counts as given up."""
+        """With so many partitions in the topic. More than before: orders have moved, and nothing counts as given up.
+
+        The counts before stay in force until `settled`.
+        """
         if partitions == self.partitions:
             return self
-        return replace(self, partitions=partitions, given_up=frozenset())
+        before = {*self.before, self.partitions} - {0, partitions}
+        return replace(self, partitions=partitions, before=tuple(sorted(before)), given_up=frozenset())
+
+    def settled(self) -> Ownership:
+        """By the count of now alone: everybody knows it."""
+        return replace(self, before=()) if self.before else self

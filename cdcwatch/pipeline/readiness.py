@@ -19,6 +19,10 @@ SINK_S: Final = 10.0
 UNANSWERED_S: Final = 5.0
 """Longer than a batch takes, with `also` and triggers, on a busy server."""
 OVERDUE_S: Final = 10.0
+STRANGER_REMEDY: Final = (
+    "see that the table's topic, kafka.topic or that of its [[table]], and postgres.dsn are its reader's;"
+    " after a move or another name it passes with the first event"
+)
 WINDOW_S: Final = 30.0
 """The window's loader looks every second, and a page of 20,000 rows may come from a cold disk."""
 
@@ -102,6 +106,10 @@ class SubscriberSigns:
     """Since all that the topic holds had been heard."""
     stepped_age_s: float
     """Since its thread last began a step."""
+    partitions_before: int = 0
+    """Until lately, and perhaps still for the group and the reader; 0: no others."""
+    stranger: str = ""
+    """Of whom alone the topic tells, while nothing came that is of our table."""
 
 
 def judge_subscriber(signs: SubscriberSigns | None) -> Part:
@@ -115,12 +123,17 @@ def judge_subscriber(signs: SubscriberSigns | None) -> Part:
         (not signs.has_joined, "joining the consumer group"),
         (age_s > STUCK_S, f"no broker has answered for {age_s:.0f} s"),
         (waiting_s > SINK_S, f"behind: the topic's end was last reached {waiting_s:.0f} s ago"),
+        (bool(signs.stranger), f"the topic tells of {signs.stranger} alone, not of this table: {STRANGER_REMEDY}"),
     )
     why_not = next((reason for holds, reason in reasons if holds), None)
     if why_not is not None:
         return Part(ready=False, reason=why_not, age_s=age_s, waiting_s=waiting_s)
     has = f"{len(signs.assigned)} of {signs.partitions} partitions: {', '.join(map(str, signs.assigned))}"
-    return Part(ready=True, reason=has if signs.assigned else "idle: others have all partitions", age_s=age_s)
+    has = has if signs.assigned else "idle: others have all partitions"
+    if signs.partitions_before:
+        # What is in the new ones has no other owner until the group has shared them.
+        has += f"; {signs.partitions_before} until lately: an order is whose it is by either count"
+    return Part(ready=True, reason=has, age_s=age_s)
 
 
 def judge_reader(signs: ReaderSigns | None) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +21,8 @@ LAG_S: Final = 3.0
 """So long after something was written it is in the topic and confirmed, where the reader keeps up. On a server with
 much other WAL this is missed at times: then the table is asked once a second, which costs a short range of an index."""
 _ANSWER_TIMEOUT_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class Reading(NamedTuple):
@@ -41,6 +44,7 @@ class ReadingWatch:
         self._last = Reading(False, 0, 0)
         self._looked_s = self._kept_up_s = now_s()
         self._mark_lsn = 0
+        self._is_missing = False
 
     @property
     def lags(self) -> bool:
@@ -61,8 +65,15 @@ class ReadingWatch:
         self.note(found)
 
     def note(self, found: Reading | None) -> None:
-        """What a look has shown; None: there is no such slot."""
+        """What a look has shown; None: the database has no such slot. That is told once, and counts as lagging."""
         now_s = self._now_s()
+        if found is None and not self._is_missing:
+            _log.warning(
+                "this database has no slot %s, by which a late reader would show: orders are closed by what the table"
+                " shows (remedy: set slot.name as the reader has it, or make it: cdcwatch slot create)",
+                self._slot,
+            )
+        self._is_missing = found is None
         self._last = found or Reading(False, 0, 0)
         self._looked_s = now_s
         if found is not None and found.confirmed_lsn >= self._mark_lsn:

@@ -46,7 +46,7 @@ from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.heard import Interpreter, Skipped, TableWide
 from cdcwatch.pipeline.ownership import Ownership
-from cdcwatch.pipeline.readiness import SubscriberSigns
+from cdcwatch.pipeline.readiness import STRANGER_REMEDY, SubscriberSigns
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ _SILENT_S: Final = 5.0
 """Without an answer for so long, brokers count as away."""
 
 SETTLING_S: Final = 600.0
-"""Partitions were added: a producer may learn of it after five minutes only, librdkafka's topic.metadata.refresh."""
+"""Partitions were added: a producer may learn of it after five minutes only, librdkafka's topic.metadata.refresh.
+Until then an order is also whose it was by the count before (`Ownership.owns`)."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,6 +157,7 @@ class Subscriber(threading.Thread):
             bool(self._last_error)
             or bool(self._held)
             or now_s < self._unsettled_until_s
+            or bool(self._interpreter.stranger)
             or now_s - min(self._caught_up_s, self._answered_s + _ASK_EVERY_S) > LAG_S
         )
 
@@ -167,6 +169,8 @@ class Subscriber(threading.Thread):
             last_error=self._last_error,
             assigned=tuple(sorted(ownership.assigned)),
             partitions=ownership.partitions,
+            partitions_before=max(ownership.before, default=0),
+            stranger=self._interpreter.stranger,
             answered_age_s=now_s - self._answered_s,
             behind_s=now_s - self._caught_up_s,
             stepped_age_s=now_s - self._stepped_s,
@@ -232,6 +236,7 @@ class Subscriber(threading.Thread):
             now_s = self._now_s()
         if is_all:
             self._caught_up_s = now_s
+            self._note_stranger()
         if self._has_joined and not self._is_silent:
             self._backoff.reset()
             self._last_error = ""
@@ -260,6 +265,7 @@ class Subscriber(threading.Thread):
             _log.info("subscriber: joined the group")
         self._has_joined = self._was_told = True
         self._answered_s = self._now_s()
+        self._asked_s = 0.0  # at once: the group may have learned of partitions before we did
         if self._held:  # back again: what they hold was not kept up to date meanwhile
             self._drop(self._held)
         if count:
@@ -277,6 +283,7 @@ class Subscriber(threading.Thread):
         brokers away nobody may be there to close what we leave. Two who close one order are one statement too many.
         """
         self._has_joined = self._has_joined and not is_gone
+        self._asked_s = 0.0
         if is_gone and not self._answers():
             self._held |= frozenset(partitions)
             _log.warning("subscriber: Kafka is away, and the membership with it; closing goes on with what is known")
@@ -303,8 +310,9 @@ class Subscriber(threading.Thread):
     def _count(self, count: int) -> None:
         """Partitions were added: keys move.
 
-        The reader learns of it within five minutes, and tells in the old ones until then; so what is due is asked of
-        the table meanwhile, and all of it once more at the end of that.
+        The reader learns of it within five minutes, and tells in the old ones until then; the group learns of it with
+        its members' next refresh, and nobody has the new ones until then. So what is due is asked of the table
+        meanwhile, an order is whose it was before as well, and all is read once more at the end of that.
         """
         before = self._ownership.partitions
         if count != before:
@@ -315,6 +323,7 @@ class Subscriber(threading.Thread):
                 self._reload()
         elif self._unsettled_until_s and self._now_s() >= self._unsettled_until_s:
             self._unsettled_until_s = 0.0
+            self._set(self._ownership.settled())
             self._reload()
 
     def _set(self, ownership: Ownership) -> None:
@@ -355,6 +364,17 @@ class Subscriber(threading.Thread):
             return
         ownership = self._ownership
         self._agenda.evict(lambda key: ownership.partition(key) == partition)
+
+    def _note_stranger(self) -> None:
+        stranger = self._interpreter.stranger
+        if stranger and stranger not in self._said:
+            self._said.add(stranger)
+            _log.warning(
+                "subscriber: the topic tells of %s alone, not of this table; orders are closed by what the table shows"
+                " (remedy: %s)",
+                stranger,
+                STRANGER_REMEDY,
+            )
 
     def _note_skipped(self, why: Skipped, partition: int) -> None:
         if why not in self._said:

@@ -83,6 +83,8 @@ class Sweeper:
             name = one.table.name
             self._sweepings[name] = Sweeping(one, table, self._metrics.of(name), once=self._once)
         sweepings = self._sweepings.values()
+        if self._ended.is_set():  # by a signal, after which some of them were made
+            self.stop()
         for sweeping in sweepings:
             sweeping.start()
         try:

@@ -124,7 +124,7 @@ class Worker:
             raise TypeError("an agenda of a part")
         subscriber = self._subscriber = Subscriber(
             self._joined,
-            Interpreter(table, self._onlooker.database),
+            Interpreter(table, self._onlooker.database, self._onlooker.system_identifier),
             agenda,
             reload=partial(closing.reload, emptied=False),
             failed=self._fail,

@@ -227,6 +227,30 @@ def test_partitions_are_added(database: Database, broker: LocalKafka, tmp_path: 
         world.judge()
 
 
+def test_partitions_are_added_and_the_group_does_not_learn_of_it(
+    database: Database, broker: LocalKafka, tmp_path: Path
+) -> None:
+    """A reader that knows tells in partitions that are nobody's: the table tells whoever had the order before."""
+    with world_on(broker, database, tmp_path, partitions=2) as world:
+        world.configuration.write_text(
+            world.configuration.read_text() + '"topic.metadata.refresh.interval.ms" = 600000\n'
+        )
+        with Crew(world, tmp_path) as crew:
+            with world.running("--role", "read"):
+                a, b = crew.start("a"), crew.start("b")
+                wait_shared(a, b, partitions=2)
+                admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+                admin.create_partitions([NewPartitions(world.topic, 6)])[world.topic].result(20)
+                for worker in (a, b):
+                    wait_until(lambda worker=worker: "orders change hands" in worker.said, 30, "it is noticed")
+            with world.running("--role", "read"):
+                insert(world, 1, 300, "0 s")
+                world.wait_nothing_due()
+                world.wait_confirmed()
+                assert (a.has, b.has) == (1, 1)
+        assert {record.partition for record in world.judge()} == set(range(6))
+
+
 def test_kafka_is_away_for_longer_than_a_session(world: World, broker: LocalKafka, tmp_path: Path) -> None:
     with world.running("--role", "read"), Crew(world, tmp_path) as crew:
         a, b = crew.start("a"), crew.start("b")

@@ -390,6 +390,32 @@ def test_a_worker_closes_one_tables_orders(made: Callable[..., SeveralWorld]) ->
     world.judge()
 
 
+def test_a_worker_on_anothers_topic_and_slot_says_so_and_closes_by_the_table(
+    made: Callable[..., SeveralWorld], tmp_path: Path
+) -> None:
+    world = made("shop", "hotel", plugin="pgoutput", extra="[sweep]\ninterval_s = 0\n")
+    world.make()
+    world.create_slot()
+    right = world.configuration.read_text()
+    checked = cdcwatch("check", "--role", "close", "--table", "hotel.orders", "-c", world.configuration)
+    assert checked.code == 0, checked.said
+    assert "cdcwatch." + world.topics["hotel"] in checked.out
+    assert world.topics["shop"] not in checked.out
+    with world.running("--role", "read"):
+        world.insert([1], "shop", due_in_s=3600)
+        world.wait_confirmed()
+        swapped = right.replace(world.topics["hotel"], "swap")
+        swapped = swapped.replace(world.topics["shop"], world.topics["hotel"]).replace("swap", world.topics["shop"])
+        world.configuration.write_text(swapped.replace(f'"{world.slot}"', '"no_such_slot"', 1))
+        with world.running("--role", "close", "--table", "hotel.orders", gets_ready=False):
+            for told in ("shop.orders alone, not of this table", "has no slot no_such_slot"):
+                wait_until(lambda told=told: told in world.log.read_text(), 30, told)
+            world.insert([1], "hotel", due_in_s=0.2)
+            wait_until(lambda: not world.pending("hotel"), 30, "closed by the worker")
+        world.configuration.write_text(right)
+        world.wait_confirmed()
+
+
 def test_what_an_open_transaction_did_before_the_table_was_published_is_read(made: Callable[..., SeveralWorld]) -> None:
     world = made("shop", "hotel", plugin="pgoutput")
     world.make()

@@ -50,3 +50,31 @@ def test_more_partitions_leave_no_order_counted_as_lost():
     assert grown.partitions == 5
     assert not grown.has_lost(42)
     assert grown.counting(5) is grown
+
+
+@given(key=KEYS, before=st.integers(1, 12), more=st.integers(1, 12), workers=st.integers(1, 4), seen=st.data())
+def test_added_partitions_that_the_group_has_not_given_to_anybody_leave_no_order_without_an_owner(
+    key, before, more, workers, seen
+):
+    """Whoever has learned of them and whoever has not."""
+    shares = [Ownership(before).gaining(range(first, before, workers)) for first in range(workers)]
+    grown = [one.counting(before + more) if seen.draw(st.booleans()) else one for one in shares]
+    assert any(one.owns(key) for one in grown)
+
+    # Some of what they have goes to one that came since and knows of the new count alone; then they ask for it too.
+    given = range(0, before, 2)
+    left = [one.losing(given).counting(before + more) for one in grown]
+    latecomer = Ownership(before + more).gaining([*given, *range(before, before + more)])
+    assert any(one.owns(key) for one in (*left, latecomer))
+    assert not any(one.owns(key) and one.has_lost(key) for one in left)
+
+
+def test_the_counts_before_count_until_it_is_settled():
+    grown = Ownership(3).gaining([0]).counting(5).counting(6)
+    assert grown.before == (3, 5)
+    keys = range(200)
+    by = {count: {key for key in keys if partition_of(str(key).encode(), count) == 0} for count in (3, 5, 6)}
+    assert {key for key in keys if grown.owns(key)} == by[3] | by[5] | by[6]
+    assert {key for key in keys if grown.settled().owns(key)} == by[6]
+    assert Ownership().counting(3).before == ()
+    assert grown.counting(3).before == (5, 6)

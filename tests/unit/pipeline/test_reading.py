@@ -41,6 +41,15 @@ def test_nobody_reads_or_there_is_no_slot(watch):
     assert watch.lags
 
 
+def test_a_slot_that_is_not_there_is_told_once_until_it_was_there(watch, caplog):
+    for found, told in ((None, 1), (None, 1), (Reading(False, 1, 1), 1), (None, 2), (None, 2)):
+        watch.note(found)
+        assert watch.lags
+        assert (
+            sum("has no slot orders" in one.message and "slot create" in one.message for one in caplog.records) == told
+        )
+
+
 def test_one_that_stands_still(watch, clock):
     watch.note(Reading(True, 100, 120))
     clock.now_s += LAG_S + 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -33,8 +34,8 @@ def at(key: int, partitions: int = 3) -> int:
     return partition_of(str(key).encode(), partitions)
 
 
-def scheduled(key: int, deadline_us: int = LATER_US) -> Heard:
-    event = ENCODER.change(key, Derived(SCHEDULED, Row(deadline_us, "pending", 0), None), STAMP, 1)
+def scheduled(key: int, deadline_us: int = LATER_US, *, encoder: EventEncoder = ENCODER) -> Heard:
+    event = encoder.change(key, Derived(SCHEDULED, Row(deadline_us, "pending", 0), None), STAMP, 1)
     return Heard(at(key), event.key, event.value)
 
 
@@ -89,7 +90,7 @@ class Rig:
         self.applied, self.skipped = 0, {}
         self.subscriber = Subscriber(
             self.group.join,
-            Interpreter(WATCHED, "shop"),
+            Interpreter(WATCHED, "shop", "7"),
             self.agenda,
             reload=lambda: self.reloads.append(self.agenda.part),
             failed=self.failures.append,
@@ -292,7 +293,67 @@ def test_added_partitions_move_orders_and_nothing_is_dropped_for_it(rig):
     assert len(rig.reloads) == 2
     assert rig.subscriber.lags, "the reader may still tell by the old count"
     rig.load(*range(100, 200))
-    assert {key for key in rig.has if key >= 100} == {key for key in range(100, 200) if at(key, 5) < 3}
+    assert rig.has == set(range(200)), "the group has given the new ones to nobody yet"
+    assert rig.part.ready
+    assert rig.part.reason == "3 of 5 partitions: 0, 1, 2; 3 until lately: an order is whose it is by either count"
     rig.step(after_s=SETTLING_S + 1)
     assert len(rig.reloads) == 3
+    assert not rig.subscriber.lags
+    assert rig.part.reason == "3 of 5 partitions: 0, 1, 2"
+    rig.load(*range(200, 300))
+    assert {key for key in rig.has if key >= 200} == {key for key in range(200, 300) if at(key, 5) < 3}
+
+
+def test_partitions_that_the_group_learned_of_first_are_counted_as_soon_as_it_shares_them_anew(rig):
+    rig.gain(0, 1, 2)
+    rig.group.count = 5
+    rig.lose(2)
+    assert rig.subscriber.ownership.partitions == 5
+
+
+def test_what_is_given_up_by_the_new_count_and_had_by_the_old_one_is_kept(rig):
+    rig.gain(0, 1, 2)
+    rig.load(*KEYS)
+    rig.group.count = 5
+    rig.step(after_s=2.5)
+    rig.lose(1)
+    assert rig.has == {key for key in KEYS if at(key, 5) != 1 or at(key) != 1}
+
+
+STRANGERS = {
+    "another table": (EventEncoder(replace(WATCHED, name="carts"), system_identifier="7", database="shop"), "carts"),
+    "another database": (EventEncoder(WATCHED, system_identifier="7", database="stage"), "cdcwatch:7/stage/"),
+    "another server": (EventEncoder(WATCHED, system_identifier="8", database="shop"), "cdcwatch:8/shop/"),
+    "another program": (None, "another program"),
+    "no events at all": (None, "another program"),
+}
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_topic_of_others_alone_is_told_and_the_table_is_asked(rig, who, caplog):
+    encoder, said = STRANGERS[who]
+    if encoder is None:
+        value = b'{"type":"x","source":"x","data":{}}' if who == "another program" else b'{"order":1}'
+        record = Heard(0, b"1", value)
+    else:
+        record = scheduled(1, encoder=encoder)
+    rig.gain(0, 1, 2)
+    assert rig.part.ready, "an empty topic is nobody's"
+    for _ in range(3):
+        rig.step(Heard(0, b"2", None), record)
+    assert rig.subscriber.lags
+    assert not rig.part.ready
+    assert said in rig.part.reason
+    assert "kafka.topic" in rig.part.reason
+    assert len([one for one in caplog.records if "not of this table" in one.message]) == 1
+
+    rig.step(scheduled(5), record)
+    assert rig.part.ready
+    assert not rig.subscriber.lags
+
+
+def test_others_beside_what_is_ours_harm_nobody(rig):
+    rig.gain(0, 1, 2)
+    rig.step(scheduled(5), *(scheduled(key, encoder=STRANGERS["another table"][0]) for key in range(9)))
+    assert rig.part.ready
     assert not rig.subscriber.lags
