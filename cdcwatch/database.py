@@ -14,6 +14,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryLoader
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
 from cdcwatch.instant import instant_sql, parse_instant
@@ -110,15 +111,6 @@ class _InstantDumper(Dumper):
 
     def dump(self, obj: Any) -> Buffer:
         return instant_sql(int(obj)).encode()
-
-
-class _InstantBinaryLoader(Loader):
-    """timestamptz in binary is the integer we want: int64 microseconds since 2000, infinities included."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> int:
-        return int.from_bytes(bytes(data), "big", signed=True)
 
 
 class _InstantTextLoader(Loader):
@@ -275,7 +267,8 @@ def accept_any_bytes(connection: psycopg.Connection[Any]) -> None:
 def register_instants(connection: psycopg.Connection[Any]) -> None:
     """Lets a connection read timestamptz as integers and take `Instant` parameters."""
     adapters = connection.adapters
-    adapters.register_loader("timestamptz", _InstantBinaryLoader)
+    # In binary it is the integer we want: int64 microseconds since 2000, infinities included.
+    adapters.register_loader("timestamptz", Int8BinaryLoader)
     adapters.register_loader("timestamptz", _InstantTextLoader)
     _InstantDumper.oid = psycopg.postgres.types["timestamptz"].oid
     adapters.register_dumper(Instant, _InstantDumper)

@@ -210,16 +210,19 @@ class PostgresTable:
         while True:
             rows = self._rows(statement, bounds)
             for start in range(0, len(rows), _CHUNK_ROWS):
-                chunk = [
-                    Due(self._key(row), row[-3], row[-2])  # key columns, deadline, version, mark
-                    for row in self._with_keys(rows[start : start + _CHUNK_ROWS])
-                ]
+                chunk = self._dues(rows[start : start + _CHUNK_ROWS])
                 if chunk:
                     yield chunk
             if len(rows) < self._page_rows:
                 return
             statement = self._statements.next_page
             bounds[self._statements.page_parameter] = Instant(rows[-1][-1])
+
+    def _dues(self, rows: list[tuple[Any, ...]]) -> list[Due]:
+        """Of rows with the key columns, deadline, version and mark."""
+        if self._table.has_integer_key:
+            return [Due(key, deadline_us, version) for key, deadline_us, version, _ in rows]
+        return [Due(self._key(row), row[-3], row[-2]) for row in self._with_keys(rows)]
 
     def overdue(self, *, mark_us: int | None, since_us: int | None, grace_us: int, limit: int) -> OverduePage:
         """A page of what has been due for `grace_us`, oldest first; as of `Scan`. Closes nothing, locks nothing."""

@@ -154,9 +154,13 @@ class Schedule:
 
     def put_if_absent(self, key: Key, deadline_us: int, version: int) -> bool:
         """As `put`, unless the key is known: what came by the stream wins over what was read. Whether it was let in."""
-        if key in self._entries or deadline_us > self._window_end_us:
+        entries = self._entries
+        if key in entries or deadline_us > self._window_end_us:
             return False
-        self.put(key, deadline_us, version)
+        entries[key] = version << _DEADLINE_BITS | deadline_us & _DEADLINE_MASK
+        self._add(self._number(deadline_us), deadline_us, key)
+        if len(entries) > self._max_entries:
+            self._overflow()
         return True
 
     def discard(self, key: Key) -> None:
