@@ -36,8 +36,13 @@ SELECT {key_texts}, {deadline}, {status}, {version}
   FROM {table}
   JOIN unnest({key_arrays}) AS wanted ({wanted}) ON {same_key};
 
--- name: running
--- The first transaction id that was not given out yet, and the oldest that still runs.
--- https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
-SELECT pg_snapshot_xmax(now.snapshot)::text::int8, pg_snapshot_xmin(now.snapshot)::text::int8
-  FROM pg_current_snapshot() AS now(snapshot);
+-- name: writers
+-- Transactions that have written to tables or partitions of theirs and have not ended: who writes locks until the end.
+-- Which of the tables, which transaction, and the process; NULL of a prepared one.
+-- https://www.postgresql.org/docs/current/view-pg-locks.html
+SELECT DISTINCT wanted.oid::int8, held.virtualtransaction, held.pid
+  FROM unnest(%(oids)s::oid[]) AS wanted(oid)
+  JOIN pg_locks AS held
+    ON held.relation = wanted.oid OR held.relation IN (SELECT relid FROM pg_partition_tree(wanted.oid::regclass))
+ WHERE held.locktype = 'relation' AND held.granted AND held.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')
+   AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database());

@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -18,7 +18,7 @@ from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
 from cdcwatch.handoff.sink import FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from cdcwatch.settings import KafkaSettings
 
@@ -196,11 +196,36 @@ def partition_count(client: Any, topic: str) -> int | None:
     return len(found.partitions)
 
 
-def require_topic(client: Any, settings: KafkaSettings) -> int:
-    """The topic's partition count; makes the topic when `create_topic` says so, else says how."""
+def topic_ids(settings: KafkaSettings, topics: Collection[str]) -> dict[str, str]:
+    """What the broker knows each topic by: one that is made anew has another. Those that it doesn't tell are missing.
+
+    https://cwiki.apache.org/confluence/display/KAFKA/KIP-516%3A+Topic+Identifiers
+    """
+    admin = made_client(AdminClient, client_configuration(settings))
+    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=METADATA_TIMEOUT_S)
+    found = {}
+    for topic, answer in asked.items():
+        try:
+            found[topic] = str(answer.result(_CREATE_TIMEOUT_S).topic_id)
+        except (KafkaException, TimeoutError):
+            continue  # a broker before 2.8, a right that is missing: what needs the topic says so
+    return found
+
+
+def require_topic(client: Any, settings: KafkaSettings, *, was_there: bool = False) -> int:
+    """The topic's partition count; makes the topic when `create_topic` says so, else says how.
+
+    `was_there`: a moment ago; then it is not made anew behind its subscribers' backs.
+    """
     count = partition_count(client, settings.topic)
     if count is not None:
         return count
+    if was_there:
+        raise PreconditionError(
+            f"Kafka has no topic {settings.topic!r} any more",
+            remedy=f"{topic_command(settings)}{' (or start again)' if settings.create_topic else ''}; then"
+            " `cdcwatch snapshot` tells the new one of the open orders",
+        )
     if not settings.create_topic:
         raise PreconditionError(
             f"Kafka has no topic {settings.topic!r}",

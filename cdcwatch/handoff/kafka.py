@@ -26,14 +26,16 @@ from cdcwatch.handoff.client import (
     explain_kafka_exception,
     partition_count,
     require_topic,
+    topic_ids,
     transactional_id,
 )
 from cdcwatch.handoff.dead_letters import dead_topic, require_dead_topic
 from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
+from cdcwatch.handoff.sink import tell_made_anew
 from cdcwatch.handoff.survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.sink import Batch
@@ -67,6 +69,8 @@ class _KafkaSink:
         self._topic = next(iter(self._topics))  # of events that name none
         self._producer: Producer | None = None
         self._partitions = dict.fromkeys(self._topics, 1)
+        self._ids: dict[str, str] = {}
+        self.made_topics: Collection[str] = ()
 
     def _connect(self, extra: dict[str, Any], *, linger_ms: int) -> Producer:
         """`linger_ms` is a default, `extra` is not."""
@@ -86,11 +90,30 @@ class _KafkaSink:
             self._topic,
         )
         self._producer = producer
-        self._partitions = {topic: require_topic(producer, settings) for topic, settings in self._topics.items()}
+        self._require_topics(producer)
         require_progress_topic(producer, self._settings)
         for settings in self._topics.values():
             require_dead_topic(producer, settings)
         return producer
+
+    def _require_topics(self, producer: Producer) -> None:
+        """One that was there a moment ago is not made anew, and one that is another by now is told."""
+        is_first = not self._ids
+        if is_first:
+            missing = {topic for topic in self._topics if partition_count(producer, topic) is None}
+            self.made_topics = missing.union(self.made_topics)
+        self._partitions = {
+            topic: require_topic(producer, settings, was_there=not is_first) for topic, settings in self._topics.items()
+        }
+        self._notice_new_topics()
+
+    def _notice_new_topics(self) -> None:
+        """Those that were deleted and made anew: to the producer they look as before."""
+        found = topic_ids(self._settings, self._topics)
+        for topic, topic_id in found.items():
+            if self._ids.get(topic, "") not in {"", topic_id}:
+                tell_made_anew(topic)
+        self._ids = {topic: found.get(topic) or self._ids.get(topic, "") for topic in self._topics}
 
     def _notice_partitions(self, statistics: str) -> None:
         """From librdkafka's statistics: partitions that were added move keys, which readers must know."""
@@ -106,6 +129,7 @@ class _KafkaSink:
                     before,
                 )
                 self._partitions[topic] = count
+        self._notice_new_topics()
 
     def _produce(self, event: Event, on_delivery: Callable[[Any, Any], None] | None = None) -> None:
         """Hands one event to librdkafka; a full queue is waited for, never taken for sent."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cdcwatch.errors import PreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
@@ -30,12 +31,29 @@ class Batch:
     size_bytes: int
 
 
+_log = logging.getLogger(__name__)
+
+
+def tell_made_anew(topic: str) -> None:
+    """Of a topic that held events before: whoever made it, what was open in it is missing now."""
+    _log.warning(
+        "the topic %s was made anew and lacks what the one before held (remedy: stop, `cdcwatch snapshot` tells it of"
+        " the open orders, start again)",
+        topic,
+    )
+
+
 class Sink(Protocol):
     """UnavailableError from any method: close, open again, publish again what is not acknowledged."""
 
     @property
     def is_transactional(self) -> bool:
         """Whether progress is written in one piece with its events: then what it covers is not published again."""
+        ...
+
+    @property
+    def made_topics(self) -> Collection[str]:
+        """Topics of tables that weren't there at the first `open`, which made them."""
         ...
 
     def open(self) -> Progress | None:
@@ -71,6 +89,8 @@ class Sink(Protocol):
 
 class NoSink:
     """`sink.kind = "none"`: the table is the durable copy, nothing is published, everything is acknowledged at once."""
+
+    made_topics: Collection[str] = ()
 
     def __init__(self, start: Progress) -> None:
         self._start = start

@@ -34,6 +34,13 @@ class StartOverError(CdcwatchError):
         super().__init__(reason, remedy="nothing: it is begun anew by itself")
 
 
+class StoppedError(CdcwatchError):
+    """The process is to end, and nothing was begun."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped before it began", remedy="start again")
+
+
 def where_to_begin(
     progress: Progress | None,
     facts: SlotFacts,
@@ -63,7 +70,7 @@ def where_to_begin(
     added = [] if progress is None else added_tables(progress.origin, origin)
     if added:
         names = ", ".join(table.name for table in added)
-        _log.info("%s: new to the slot; every table is read, and compared with its topic", names)
+        _log.info("%s: new to the slot; read, and compared with what its topic holds", names)
     if progress is None or gap is not None or reads_again or added:
         progress = publish_snapshot(progress, gap)
     progress = progress.under(origin)
@@ -92,7 +99,9 @@ def require_no_gap(facts: SlotFacts, progress: Progress | None, origin: Origin, 
         return
     remedy = REMEDY
     if progress.gap is not None:
-        raise PreconditionError(f"events may be missing: {progress.gap}", remedy=remedy)
+        raise PreconditionError(
+            f"events may be missing, for the stream was interrupted when this was found: {progress.gap}", remedy=remedy
+        )
     if progress.origin.system_identifier != origin.system_identifier:
         raise PreconditionError("the topic's progress is of another database system", remedy=remedy)
     if progress.origin.timeline != origin.timeline and not descends_from(facts, progress):

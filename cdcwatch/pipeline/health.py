@@ -31,8 +31,14 @@ class Health:
         self.rules: Sequence[DeadlineRule] = ()
         self.trouble = ""
         """Why nothing is read any more, though closing goes on."""
+        self.awaited = ""
+        """What holds up the beginning; empty: nothing that is known."""
         self.is_stopping = False
         """Threads end then as they should."""
+
+    def await_writers(self, awaited: str) -> None:
+        """What holds up the beginning; empty: nothing any more."""
+        self.awaited = awaited
 
     def readiness(self) -> dict[str, Any]:
         """`ready`, and of each part whether it is, why not, and the age of its last progress."""
@@ -65,17 +71,17 @@ class Health:
     def _reader_part(self) -> Part:
         if self.trouble:
             return Part(ready=False, reason=f"reading has ended: {self.trouble}", age_s=None)
-        return judge_reader(self.reader.signs(self._now_s()) if self.reader else None)
+        return judge_reader(self.reader.signs(self._now_s()) if self.reader else None, self.awaited)
 
     def _sink_part(self) -> Part:
         publisher, outbox = self.publisher, self._outbox
         if publisher is None:
             return judge_sink(None)
         signs = SinkSigns(publisher.is_open, publisher.last_error or "", outbox.acknowledged_age_s, outbox.oldest_age_s)
-        return judge_sink(signs)
+        return judge_sink(signs, self.awaited)
 
     def _closer_part(self) -> Part:
-        return judge_closers({name: closing.signs() for name, closing in self.closings.items()})
+        return judge_closers({name: closing.signs() for name, closing in self.closings.items()}, self.awaited)
 
     def export(self, metrics: Metrics) -> None:
         """The gauges."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cdcwatch.close.claim import require_claims
 from cdcwatch.database import connect, translated
@@ -40,6 +40,17 @@ class Surroundings:
     current_lsn: int
 
 
+class Writer(NamedTuple):
+    """An open transaction that has written to a table."""
+
+    oid: int
+    """The table's."""
+    transaction: str
+    """PostgreSQL's virtual transaction id: no other has it as long as this one is open."""
+    pid: int | None
+    """None: it is a prepared one."""
+
+
 class Inquiry:
     """UnavailableError from every method when the server is away; `load_table`'s errors for the table."""
 
@@ -65,11 +76,10 @@ class Inquiry:
             tables = tuple(self._stamped(connection, one.watched) for one in facts)
             return Surroundings(tables, connection.info.server_version, parse_lsn(row[0]) if row else 0)
 
-    def running(self) -> tuple[int, int]:
-        """The first transaction id that was not given out yet, and the oldest that still runs."""
+    def writers(self, oids: Collection[int]) -> set[Writer]:
+        """The open transactions that have written to the tables with these OIDs."""
         with translated(), self._connect() as connection:
-            row = connection.execute(query("snapshot", "running")).fetchone()
-        return (row[0], row[1]) if row else (0, 0)
+            return {Writer(*row) for row in connection.execute(query("snapshot", "writers"), {"oids": list(oids)})}
 
     def current_lsn(self) -> int:
         """Where the server's WAL ends: what was written, flushed or not."""

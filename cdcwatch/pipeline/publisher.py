@@ -10,7 +10,7 @@ from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
-from cdcwatch.pipeline.beginning import StartOverError
+from cdcwatch.pipeline.beginning import StartOverError, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +84,10 @@ class Publisher(threading.Thread):
                 self._open()
             self._publish(idle_wait_s)
         except CdcwatchError as error:
+            is_stopping = self._stop_requested.is_set() and isinstance(error, UnavailableError)
+            if not self._begun and (is_stopping or isinstance(error, StoppedError)):
+                self._sink.close()
+                return None
             if self._passes(error):
                 return self._fail(error)
             self.is_open = False

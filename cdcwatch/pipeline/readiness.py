@@ -136,13 +136,14 @@ def judge_subscriber(signs: SubscriberSigns | None) -> Part:
     return Part(ready=True, reason=has, age_s=age_s)
 
 
-def judge_reader(signs: ReaderSigns | None) -> Part:
-    """None: it isn't made yet."""
+def judge_reader(signs: ReaderSigns | None, awaited: str = "") -> Part:
+    """None: it isn't made yet. `awaited`: what the beginning waits for, where that is known."""
     if signs is None:
         return Part(ready=False, reason="waiting for the database", age_s=None)
     age_s = signs.heard_age_s
     if not signs.is_streaming:
-        reason = "waiting for the sink to tell where to begin" if signs.has_slot else "waiting for the slot"
+        begins = awaited or "waiting for the sink to tell where to begin"
+        reason = begins if signs.has_slot else "waiting for the slot"
         return Part(ready=False, reason=reason, age_s=age_s)
     if signs.stepped_age_s > STUCK_S:
         return Part(ready=False, reason=f"its thread has been stuck for {signs.stepped_age_s:.0f} s", age_s=age_s)
@@ -152,34 +153,34 @@ def judge_reader(signs: ReaderSigns | None) -> Part:
     return Part(ready=True, reason="streaming", age_s=age_s)
 
 
-def judge_sink(signs: SinkSigns | None) -> Part:
-    """None: it isn't made before the slot is ours."""
+def judge_sink(signs: SinkSigns | None, awaited: str = "") -> Part:
+    """None: it isn't made before the slot is ours. `awaited`: as of the reader."""
     if signs is None:
         return Part(ready=False, reason="waiting for the slot", age_s=None)
     age_s, waiting_s = signs.acknowledged_age_s, signs.oldest_age_s
     if not signs.is_open or signs.last_error:  # open after a failure: ready once what failed is acknowledged
-        return Part(ready=False, reason=signs.last_error or "being opened", age_s=age_s, waiting_s=waiting_s)
+        return Part(ready=False, reason=signs.last_error or awaited or "being opened", age_s=age_s, waiting_s=waiting_s)
     if waiting_s > SINK_S:
         reason = f"the oldest event has not been acknowledged for {waiting_s:.0f} s"
         return Part(ready=False, reason=reason, age_s=age_s, waiting_s=waiting_s)
     return Part(ready=True, reason="open", age_s=age_s, waiting_s=waiting_s)
 
 
-def judge_closer(signs: CloserSigns | None) -> Part:
-    """None: it isn't made yet."""
+def judge_closer(signs: CloserSigns | None, awaited: str = "") -> Part:
+    """None: it isn't made yet. `awaited`: as of the reader."""
     if signs is None:
         return Part(ready=False, reason="waiting for the database", age_s=None)
     waiting_s = max(signs.unanswered_s, signs.behind_s, signs.held_up_s)
-    why_not = _closer_failing(signs)
+    why_not = _closer_failing(signs, awaited)
     return Part(ready=why_not is None, reason=why_not or "working", age_s=signs.progress_age_s, waiting_s=waiting_s)
 
 
-def _closer_failing(signs: CloserSigns) -> str | None:
+def _closer_failing(signs: CloserSigns, awaited: str) -> str | None:
     """The first that holds."""
     is_idle = signs.progress_age_s > UNANSWERED_S
     window_s = f"the window has not been read for {signs.window_age_s:.0f} s"
     reasons = (
-        (not signs.is_started, "waiting for the slot and, at a first start, the read of the table"),
+        (not signs.is_started, awaited or "waiting for the slot and, at a first start, the read of the table"),
         (not signs.is_connected, signs.last_error or "connecting to the database"),
         (not signs.is_loaded, signs.window_error or "loading the window"),
         (
@@ -203,9 +204,9 @@ def _closer_failing(signs: CloserSigns) -> str | None:
     return next((reason for holds, reason in reasons if holds), None)
 
 
-def judge_closers(signs: Mapping[str, CloserSigns]) -> Part:
+def judge_closers(signs: Mapping[str, CloserSigns], awaited: str = "") -> Part:
     """Of every table's closing; of several the first that is not well, by its name. Empty: none is made yet."""
-    parts = {name: judge_closer(one) for name, one in signs.items()}
+    parts = {name: judge_closer(one, awaited) for name, one in signs.items()}
     if len(parts) <= 1:
         return next(iter(parts.values()), judge_closer(None))
     waiting_s = max(part.waiting_s for part in parts.values())

@@ -33,7 +33,7 @@ from cdcwatch.errors import (
 )
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
-from cdcwatch.handoff.sink import FencedError, NoSink
+from cdcwatch.handoff.sink import FencedError, NoSink, tell_made_anew
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
 from cdcwatch.pipeline.closing import stop_all
@@ -42,14 +42,14 @@ from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reader import Reader, Waker
-from cdcwatch.pipeline.reads import Reads, forgive_before
+from cdcwatch.pipeline.reads import Reads, forgive_before, unread
 from cdcwatch.pipeline.watch import Watch
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cdcwatch.handoff.progress import Origin
     from cdcwatch.handoff.sink import Sink
@@ -144,7 +144,7 @@ class Service:
     def _table_changed(self, watch: Watch, error: TableChangedError) -> None:
         """From the warden: ends in order, so that the progress record tells of the gap."""
         if self._reader is not None and error.is_gap:
-            self._reader.mark_gap(str(error))
+            self._reader.mark_gap(error.past)
         if self._reader is not None and error.alters_publication:
             self._reader.expect_altered_publication()
         watch.is_sound = False
@@ -290,7 +290,11 @@ class Service:
 
     def _start_closing(self) -> None:
         """Not before a first read has its snapshot: what was closed earlier is in neither the read nor the stream."""
-        for watch in self._watches:
+        self._start_closing_of(self._watches)
+
+    @staticmethod
+    def _start_closing_of(watches: Sequence[Watch]) -> None:
+        for watch in watches:
             watch.start_closing()
 
     def _sink(self, start: Progress, slot: str) -> Sink:
@@ -317,6 +321,9 @@ class Service:
             publish_snapshot=partial(self._reads().publish, sink, facts, origin),
             reads_again=self._reads_again,
         )
+        for watch in unread(self._watches, progress, start):
+            if watch.topic in sink.made_topics:
+                tell_made_anew(watch.topic)
         if start.snapshot is not None:
             forgive_before(self._watches, start.snapshot.lsn)
         for watch, known in zip(self._watches, start.each_partitions, strict=True):
@@ -330,7 +337,8 @@ class Service:
             self._settings,
             self._watches,
             self._inquiry,
-            begun=self._start_closing,
+            begun=self._start_closing_of,
+            awaits=self._health.await_writers,
             ended=self._ended,
             reads_all=self._reads_again,
         )

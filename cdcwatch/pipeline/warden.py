@@ -31,13 +31,18 @@ _log = logging.getLogger(__name__)
 class TableChangedError(PreconditionError):
     """The table is no longer what the stream was begun with."""
 
-    def __init__(self, message: str, *, remedy: str, is_gap: bool = True, alters_publication: bool = False) -> None:
+    def __init__(
+        self, message: str, *, remedy: str, is_gap: bool = True, alters_publication: bool = False, past: str = ""
+    ) -> None:
         """`is_gap`: changes since then may be missing from the topic.
+
+        `past`: the same as it is said later on, when it may have been put back.
 
         `alters_publication`: so does the remedy, which then is no gap.
         """
         super().__init__(message, remedy=remedy)
         self.is_gap, self.alters_publication = is_gap, alters_publication
+        self.past = past or message
 
 
 class Warden(threading.Thread):
@@ -115,7 +120,10 @@ class Warden(threading.Thread):
         if name is not None and name != old_name:
             then = "then start again: nothing is missed" if is_followed else "then cdcwatch run --accept-gap"
             return TableChangedError(
-                f"{old_name} is now called {name}", remedy=f"set table.name to {name}, {then}", is_gap=not is_followed
+                f"{old_name} is now called {name}",
+                remedy=f"set table.name to {name}, {then}",
+                is_gap=not is_followed,
+                past=f"{old_name} was renamed to {name} while it was read",
             )
         # The stream itself stops at a missing column, and of refused changes there is nothing to tell.
         if isinstance(error, MissingColumnError | RefusedUpdatesError):

@@ -74,6 +74,8 @@ class FakeBroker:
 class FakeSink:
     """`is_transactional`: exactly once; else at least once, where reports come once the broker is there."""
 
+    made_topics = ()
+
     def __init__(self, broker: FakeBroker, slot: str, *, is_transactional: bool = True) -> None:
         self._broker, self._slot, self._is_transactional = broker, slot, is_transactional
         self._epoch: int | None = None

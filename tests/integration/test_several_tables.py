@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests import services
 from tests.command import cdcwatch, run_to_the_end
@@ -255,7 +256,11 @@ def test_a_renamed_table_ends_the_stream_and_not_the_others_closes(
     gap = plugin == "wal2json"  # pgoutput tells of the table whatever its name is
     if gap:
         refused = run_to_the_end("run", "-c", world.configuration)
-        assert (refused.code, "is now called hotel.bookings" in refused.err) == (3, True)
+        assert (refused.code, "hotel.orders was renamed to hotel.bookings while it was read" in refused.err) == (
+            3,
+            True,
+        )
+        assert "is now called" not in refused.err  # it isn't any more
     with world.running(*(["--accept-gap"] if gap else [])):
         world.wait_nothing_due()
         world.wait_confirmed()
@@ -263,6 +268,46 @@ def test_a_renamed_table_ends_the_stream_and_not_the_others_closes(
         assert len([one for one in world.records_of(schema) if one.is_gap]) == (3 if gap else 0)
     expired = {one.key for one in world.records_of("shop") if one.event["type"] == "deadline.expired"}
     assert expired == ({"1"} if gap else {"1", "2"})  # the second came and went in the gap
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_topic_that_is_deleted_is_told_and_made_anew_at_a_start_only(
+    made: Callable[..., SeveralWorld], kafka: Kafka, delivery: str
+) -> None:
+    world = made("shop", "hotel", plugin="pgoutput", kafka={"delivery": delivery})
+    configuration = world.configuration.read_text()
+    world.configuration.write_text(configuration.replace("[kafka]\n", "[kafka]\ncreate_topic = true\npartitions = 3\n"))
+    world.make()
+    world.create_slot()
+    world.listen()
+    topic = world.topics["hotel"]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+    def sink() -> str:
+        return str(world.readiness()["sink"]["reason"])
+
+    with world.running():
+        world.insert([1], due_in_s=3600)
+        world.wait_confirmed()
+        admin.delete_topics([topic])[topic].result(20)
+        world.insert([2], due_in_s=0.1)
+        wait_until(lambda: [world.pending(schema) for schema in ("shop", "hotel")] == [1, 1], 60, "closed")
+        wait_until(lambda: f"Kafka has no topic '{topic}' any more" in sink(), 90, "it is told")
+        assert "cdcwatch snapshot" in world.log.read_text()
+        assert "made anew" not in world.log.read_text()
+        services.create_topic(kafka, topic)  # by hand, as it says
+        world.wait_confirmed()
+        wait_until(lambda: f"the topic {topic} was made anew and lacks" in world.log.read_text(), 30, "so is that")
+        assert topic in admin.list_topics(timeout=10).topics
+    assert {one.key for one in world.records_of("hotel")} == {"2"}
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "it is gone")
+    with world.running():  # made at the start, of which it tells
+        wait_until(lambda: world.log.read_text().count(f"the topic {topic} was made anew") == 2, 30, "told")
+        world.wait_confirmed()
+    assert run_to_the_end("snapshot", "-c", world.configuration).code == 0
+    assert {one.key for one in world.records_of("hotel")} == {"1"}
+    assert {one.key for one in world.records_of("shop")} == {"1", "2"}
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
@@ -422,24 +467,53 @@ def test_what_an_open_transaction_did_before_the_table_was_published_is_read(mad
     topics = world.topics
     world.configure({"shop": topics["shop"]})
     world.create_slot()
+    world.listen()
     with world.running():
         world.wait_confirmed()
-    with world.connect("hotel") as writer:
+    with world.connect("hotel") as writer, world.connect("shop") as unrelated:
+        unrelated.execute("BEGIN; INSERT INTO orders (id, expires_at) VALUES (5, clock_timestamp() + interval '1 h')")
         writer.execute("BEGIN; INSERT INTO orders (id, expires_at) VALUES (9, clock_timestamp() + interval '1 h')")
         world.connection.execute(
             "ALTER PUBLICATION cdcwatch_orders ADD TABLE hotel.orders (id, expires_at, status, version)"
         )
         world.configure(topics)
+        world.insert([6], due_in_s=-1)
+        waits = (
+            f"hotel.orders was added: waiting for the transaction of pid {writer.info.backend_pid}, which has written"
+        )
         process = world.run()
         try:
-            wait_until(lambda: "waiting for the transaction" in world.log.read_text(), 60, "it waits")
+            wait_until(lambda: waits in world.log.read_text(), 60, "it waits, and says for whom")
+            world.insert([7], "shop", due_in_s=0.1)  # nothing is read from the slot
+            wait_until(lambda: not world.pending("shop"), 60, "the other table's orders are closed meanwhile")
+            assert world.pending("hotel") == 1
+            parts = world.readiness()
             assert not process.is_ready
+            assert all(waits in parts[name]["reason"] for name in ("reader", "sink", "closer")), parts
+            assert parts["closer"]["reason"].startswith("hotel.orders: ")
+            process.stop()
+            assert "again in" not in world.log.read_text()
+            process = world.run()
+            wait_until(lambda: world.log.read_text().count(waits) == 2, 60, "it waits again")
             writer.execute("COMMIT")
             process.wait_ready()
+            wait_until(lambda: world.pending("hotel") == 1, 60, "its own due order, too")
+            # That one was open all the while, and could not have written to the table before.
+            unrelated.execute("INSERT INTO hotel.orders (id, expires_at) VALUES (10, now() + interval '1 h'); COMMIT")
+            world.insert([11], due_in_s=3600)
             world.wait_confirmed()
         except BaseException:
             process.kill()
             raise
         process.stop()
     # The stream leaves it out: the publication didn't have the table when it was written.
-    assert [(one.key, one.event["data"]["snapshot"]) for one in world.records_of("hotel")] == [("9", True)]
+    told = [(one.key, one.said.type, one.event["data"]["snapshot"]) for one in world.records_of("hotel")]
+    scheduled, expired = "deadline.scheduled", "deadline.expired"
+    assert sorted(told) == [
+        ("10", scheduled, False),
+        ("11", scheduled, False),
+        ("6", expired, False),
+        ("6", scheduled, True),
+        ("9", scheduled, True),
+    ]
+    assert {one.key for one in world.records_of("shop") if one.event["type"] == expired} == {"6", "7"}

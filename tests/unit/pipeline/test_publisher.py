@@ -11,7 +11,7 @@ from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.handoff.sink import FencedError
 from cdcwatch.pipeline import publisher as publishers
-from cdcwatch.pipeline.beginning import StartOverError
+from cdcwatch.pipeline.beginning import StartOverError, StoppedError
 from cdcwatch.pipeline.publisher import Publisher
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.waiting import wait_until
@@ -239,3 +239,15 @@ def test_a_stop_before_the_sink_was_ever_open_ends_it():
     run.publisher.request_stop()
     run.publisher.join(IN_TIME_S)
     assert not run.publisher.is_alive()
+
+
+@pytest.mark.parametrize("error", [StoppedError(), UnavailableError("away", remedy="")])
+def test_a_beginning_that_is_broken_off_by_the_stop_is_no_failure(error, caplog):
+    def begin(_sink, _progress):
+        run.publisher.request_stop()
+        raise error
+
+    run = Run(begin=begin)
+    assert run.publisher.step(0) is None
+    assert (run.errors, run.publisher.reopen_count) == ([], 0)
+    assert "again in" not in caplog.text

@@ -31,6 +31,7 @@ from cdcwatch.pipeline.readiness import (
     ReaderSigns,
     SinkSigns,
     judge_closer,
+    judge_closers,
     judge_reader,
     judge_sink,
 )
@@ -312,3 +313,14 @@ def test_a_lock_counts_since_it_was_first_met_and_a_refusal_does_not():
     assert orders.agenda.locked_us() == 0
     orders.agenda.apply([(1, None, 0)])
     assert orders.agenda.locked_us() == 0
+
+
+def test_what_is_awaited_is_said_by_what_waits_for_it_alone():
+    awaited = "hotel.orders was added: waiting"
+    closers = judge_closers({"shop.orders": CLOSES, "hotel.orders": replace(CLOSES, is_started=False)}, awaited)
+    assert (closers.ready, closers.reason) == (False, f"hotel.orders: {awaited}")
+    assert judge_closers({"shop.orders": CLOSES, "hotel.orders": CLOSES}, awaited).ready
+    assert judge_reader(replace(READS, is_streaming=False), awaited).reason == awaited
+    assert judge_reader(READS, awaited).ready
+    assert judge_sink(replace(SINKS, is_open=False), awaited).reason == awaited
+    assert judge_sink(replace(SINKS, is_open=False, last_error="away"), awaited).reason == "away"
