@@ -198,7 +198,7 @@ def test_three_instances_of_which_one_is_killed_and_one_paused(database: Databas
         logs = [tmp_path / f"sweep{number}.log" for number in range(3)]
         with sweeping(shop, logs[0]) as one, sweeping(shop, logs[1]) as two, sweeping(shop, logs[2]) as three:
             wait_until(lambda: shares(3), 30, "three are registered")
-            wait_until(lambda: all("3 instances share" in log.read_text() for log in logs), 30, "all know of all")
+            wait_until(lambda: all("shared by 3 instances" in log.read_text() for log in logs), 30, "all know of all")
             put(connection, 1, 3000)
             wait_until(all_closed, 30, "every share is closed")
             ((backends,),) = connection.execute("SELECT count(DISTINCT pid) FROM done").fetchall()
