@@ -99,7 +99,7 @@ def test_g07_an_event_is_small_however_large_the_row_is(streams: Streams) -> Non
     watched = streams.watch("orders")
     streams.connection.execute("INSERT INTO orders VALUES ('1', 'pending', '2030-01-01', 0, repeat('\"', 2000000))")
     streams.connection.execute("UPDATE orders SET expires_at = '2031-01-01'")
-    events = watched._events(watched.read())
+    events = watched.events(watched.read())
     assert len(events) == 2
     assert all(len(event.value) < 600 for event in events)
 
