@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from cdcwatch.backoff import Backoff
 from cdcwatch.close.claim import require_claims
 from cdcwatch.database import connect, translated
-from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.errors import CdcwatchError
 from cdcwatch.pipeline.beginning import StartOverError
+from cdcwatch.pipeline.reachable import once_reachable
 from cdcwatch.queries import query
 from cdcwatch.slot.catalog import load_table
 from cdcwatch.slot.tables import require_distinct
@@ -43,17 +44,8 @@ class Onlooker:
 
     def first_look(self) -> WatchedTable | None:
         """What the catalog says; None when ended before. PreconditionError too where orders can't be claimed."""
-        backoff = Backoff(first_s=0.2, most_s=5.0)
-        while not self._ended.is_set():
-            try:
-                return self._look(claims=self._settings.close.action == "claim")
-            except UnavailableError as error:
-                if not self._stands_by:
-                    raise
-                wait_s = backoff.next_s()
-                _log.warning("%s; again in %.1f s", error, wait_s)
-                self._ended.wait(wait_s)
-        return None
+        look = partial(self._look, claims=self._settings.close.action == "claim")
+        return once_reachable(look, self._ended, stands_by=self._stands_by)
 
     def require_same(self, table: WatchedTable) -> None:
         """StartOverError when the statements no longer fit the table."""

@@ -7,9 +7,7 @@ read becomes durable and is confirmed, closes in flight finish.
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import threading
 import time
 import traceback
@@ -17,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
-from cdcwatch.backoff import Backoff
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.sharing import SharedDerivation
@@ -29,7 +26,6 @@ from cdcwatch.errors import (
     DecodeError,
     NotDurableError,
     PreconditionError,
-    UnavailableError,
 )
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
@@ -40,7 +36,9 @@ from cdcwatch.pipeline.closing import stop_all
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
+from cdcwatch.pipeline.interpreter import tune
 from cdcwatch.pipeline.publisher import Publisher
+from cdcwatch.pipeline.reachable import once_reachable
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.reads import Reads, forgive_before, unread
 from cdcwatch.pipeline.watch import Watch
@@ -62,9 +60,6 @@ IN_FLIGHT_LIMIT_BYTES: Final = 32 << 20
 STOP_TIMEOUT_S: Final = 30.0
 _FAREWELL_S: Final = 3.0
 _LOOK_S: Final = 0.5
-_SWITCH_INTERVAL_S: Final = 0.001
-"""A due close waits no longer than this for the interpreter while the reader decodes."""
-_GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 _log = logging.getLogger(__name__)
 
@@ -113,10 +108,7 @@ class Service:
 
     def run(self) -> None:
         """Until `stop`, the end of `until`, or an error that no retry mends, which is raised."""
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # A bite of the stream makes thousands of small tuples and no cycles: look for those seldom.
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        tune()
         threading.excepthook = self._thread_died
         telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health)
         try:
@@ -182,17 +174,8 @@ class Service:
 
     def _surroundings(self) -> Surroundings | None:
         """What the catalog says; tried again while the server is away."""
-        backoff = Backoff(first_s=0.2, most_s=5.0)
-        while not self._ended.is_set():
-            try:
-                return self._inquiry.surroundings(claims=self._closes and self._claims)
-            except UnavailableError as error:
-                if not self._stands_by:
-                    raise
-                wait_s = backoff.next_s()
-                _log.warning("%s; again in %.1f s", error, wait_s)
-                self._ended.wait(wait_s)
-        return None
+        look = partial(self._inquiry.surroundings, claims=self._closes and self._claims)
+        return once_reachable(look, self._ended, stands_by=self._stands_by)
 
     def _start(self, found: Surroundings) -> None:
         settings = self._settings

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import threading
 import time
 import traceback
@@ -16,6 +14,7 @@ from cdcwatch.errors import CdcwatchError, ConfigurationError
 from cdcwatch.handoff.heard import Interpreter
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import export_ages
+from cdcwatch.pipeline.interpreter import tune
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.ownership import Ownership
 from cdcwatch.pipeline.readiness import judge_closer, judge_subscriber
@@ -36,8 +35,6 @@ _STOP_TIMEOUT_S: Final = 15.0
 _FAREWELL_S: Final = 5.0
 """For leaving the group: with the brokers away it is left by silence."""
 _WATCH_S: Final = 0.5
-_SWITCH_INTERVAL_S: Final = 0.001
-_GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +64,7 @@ class Worker:
     def run(self) -> None:
         """Until `stop` or an error that no retry mends. StartOverError: the table is another one now."""
         # As of `Service`: closes don't wait for the interpreter, and small tuples are no cycles.
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        tune()
         threading.excepthook = self._thread_died
         telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self)
         try:
