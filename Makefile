@@ -8,7 +8,7 @@ INSTALLED := .venv/installed
 # More for the command at hand, e.g. make test ARGS='-k watermark -x', make demo ARGS='--help'
 ARGS ?=
 
-.PHONY: help demo test check pytest bench soak packages clean
+.PHONY: help demo test check pytest second-look bench soak packages clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,13 @@ test: check pytest ## The checks, then all tests but the long ones (ARGS='-k NAM
 WORKERS ?= 3
 pytest: packages $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# For one or two tests: more are no coincidence, and none means that the checks failed.
+FAILED := .pytest_cache/failed
+second-look: $(INSTALLED) ## What failed last, by itself, three times
+	@$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none --collect-only | grep :: > $(FAILED) || true
+	@echo "second look at: $$(head -3 $(FAILED))" >&2; test -s $(FAILED) -a "$$(wc -l < $(FAILED))" -le 2
+	for look in 1 2 3; do $(BIN)/python -m pytest -v @$(FAILED) || exit; done
 
 check: packages $(INSTALLED) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .
