@@ -27,7 +27,7 @@ pytest: packages $(INSTALLED)
 # For one or two tests: more are no coincidence, and none means that the checks failed.
 FAILED := .pytest_cache/failed
 second-look: $(INSTALLED) ## What failed last, by itself, three times
-	@$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none --collect-only | grep :: > $(FAILED) || true
+	@mkdir -p .pytest_cache; $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none --collect-only | grep :: > $(FAILED) || true
 	@echo "second look at: $$(head -3 $(FAILED))" >&2; test -s $(FAILED) -a "$$(wc -l < $(FAILED))" -le 2
 	for look in 1 2 3; do $(BIN)/python -m pytest -v @$(FAILED) || exit; done
 
