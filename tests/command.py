@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cdcwatch.cli.main import main
+import typer
+
+from cdcwatch.cli.main import app, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +46,21 @@ def cdcwatch(*arguments: str | Path) -> Ended:
             code = ended.code
     assert isinstance(code, int)
     return Ended(code, out.getvalue(), err.getvalue())
+
+
+def require_parsable(*arguments: str) -> None:
+    """AssertionError unless the command line knows these arguments. Runs nothing."""
+    command: Any = typer.main.get_command(app)
+    try:
+        context = command.make_context("cdcwatch", list(arguments))
+        while hasattr(command, "resolve_command"):
+            # A group has parsed its own options, and left the command and what follows.
+            _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(command.name, rest, parent=context)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's errors of usage, of its own click
+            raise
+        raise AssertionError(f"cdcwatch {shlex.join(arguments)}: {error.format_message()}") from None
 
 
 def start_cdcwatch(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ from cdcwatch.cli import check, look
 from cdcwatch.cli.output import bytes_text, duration_text, table_text
 from cdcwatch.errors import CdcwatchError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.tail import Record
-from tests.command import cdcwatch, write_configuration
+from tests.command import cdcwatch, require_parsable, write_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +57,13 @@ def test_the_configuration_may_be_named_anywhere_and_the_nearest_wins(arguments:
     assert ended.code == 3, ended
     assert "port 1 failed: Connection refused" in ended.err
     assert ended.err.count("\n") == 2
+
+
+def test_tests_of_files_with_commands_find_wrong_ones() -> None:
+    require_parsable("slot", "create", "--timeout", "60", "-c", "shop.toml")
+    for wrong in (["sloth"], ["slot", "make"], ["run", "--role", "red"], ["check", "--fast"], ["explain"]):
+        with pytest.raises(AssertionError):
+            require_parsable(*wrong)
 
 
 def test_a_missing_configuration_exits_2() -> None:
