@@ -8,7 +8,7 @@ INSTALLED := .venv/installed
 # More for the command at hand, e.g. make test ARGS='-k watermark -x', make demo ARGS='--help'
 ARGS ?=
 
-.PHONY: help demo test check pytest second-look bench soak packages clean
+.PHONY: help demo test check docs pytest second-look bench soak packages clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ check: packages $(INSTALLED) ## Lint, format, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict cdcwatch
 	$(BIN)/lint-imports
+
+docs: $(INSTALLED) ## Write what docs/ has from the code: configuration, commands
+	$(BIN)/python -m tools.reference
 
 bench: packages $(INSTALLED) ## Measurements side by side, printed as ratios
 	$(BIN)/python -m bench $(ARGS)

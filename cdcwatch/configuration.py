@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 import msgspec
 import orjson
@@ -115,13 +115,13 @@ def _list_of_tables(text: str) -> list[Any]:
 
 
 def _field_type(kind: Any, name: str, variable: str) -> Any:
-    """The type of a key, or of any key of a free-form table as `kafka.client`."""
+    """The type of a key, or of any key of a free-form table as `kafka.client`; without what bounds and describes it."""
     if getattr(kind, "__origin__", None) is dict:
         return kind.__args__[1]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         for known in msgspec.structs.fields(kind):
             if known.name == name:
-                return known.type
+                return known.type.__origin__ if get_origin(known.type) is Annotated else known.type
     raise ConfigurationError(
         f"{variable}: there is no such key", remedy="write it as CDCWATCH_SECTION__KEY, with a key of the configuration"
     )

@@ -1,4 +1,4 @@
-"""The configuration's sections and keys, with their defaults.
+"""The configuration's sections and keys, with their defaults and what they are.
 
 Passwords live in the DSN or in libpq's own places (PGPASSFILE, a service file); the repr of the settings shows neither.
 """
@@ -14,6 +14,12 @@ from msgspec import Meta
 LIST_OF_TABLES = "[[table]]"
 """Stands for the key `table` where it is a list."""
 _ALTERNATIVE = re.compile(r"(?:[^|]|\|\|)+")
+
+
+def says(description: str) -> Meta:
+    """What a key is, for docs/configuration.md (`make docs` writes it there)."""
+    return Meta(description=description)
+
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -34,8 +40,10 @@ class _Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 class PostgresSettings(_Section, frozen=True):
     """How to reach the primary. Empty: libpq's own environment."""
 
-    dsn: str = ""
-    replication_dsn: str = ""
+    dsn: Annotated[
+        str, says("libpq keywords or URI; empty: libpq's own environment (PGHOST, PGSERVICE, PGPASSFILE …)")
+    ] = ""
+    replication_dsn: Annotated[str, says("when dsn goes through a pooler")] = ""
 
     def for_replication(self) -> str:
         """The DSN of the walsender: `dsn` unless that one leads through a pooler."""
@@ -48,36 +56,46 @@ class PostgresSettings(_Section, frozen=True):
 class SlotSettings(_Section, frozen=True):
     """The replication slot."""
 
-    name: SlotName = "cdcwatch_orders"
-    plugin: Literal["wal2json", "pgoutput"] = "wal2json"
-    publication: Annotated[str, Meta(min_length=1, max_length=63)] = "cdcwatch_orders"
-    failover: bool = False
-    heartbeat_s: Seconds = 0
+    name: Annotated[SlotName, says("one for each `run` and its standbys")] = "cdcwatch_orders"
+    plugin: Annotated[
+        Literal["wal2json", "pgoutput"],
+        says("pgoutput needs no extension and sends only the watched columns, in binary"),
+    ] = "wal2json"
+    publication: Annotated[str, Meta(min_length=1, max_length=63), says("of pgoutput")] = "cdcwatch_orders"
+    failover: Annotated[bool, says("PostgreSQL 17 and later: kept on standbys")] = False
+    heartbeat_s: Annotated[Seconds, says("0: none; see Heartbeat")] = 0
 
 
 class TableSettings(_Section, frozen=True):
     """The watched table and its columns."""
 
-    name: Annotated[str, Meta(min_length=1)] = "public.orders"
-    key: tuple[str, ...] = ()
-    deadline: Annotated[str, Meta(min_length=1)] = "expires_at"
-    status: str = "status"
-    version: str = "version"
-    open: tuple[str, ...] = ("pending",)
-    time_zone: str = ""
+    name: Annotated[str, Meta(min_length=1), says("quoted parts as in SQL: '\"My.Shop\".orders'")] = "public.orders"
+    key: Annotated[tuple[str, ...], says("columns; empty: the primary key")] = ()
+    deadline: Annotated[str, Meta(min_length=1), says("column; see Deadlines")] = "expires_at"
+    status: Annotated[
+        str,
+        says("column; empty when the table has none: every row with a deadline is open; see Tables without a status"),
+    ] = "status"
+    version: Annotated[str, says("column; empty when the table has none: closes rely on status and deadline alone")] = (
+        "version"
+    )
+    open: Annotated[tuple[str, ...], says("statuses in which the deadline is live")] = ("pending",)
+    time_zone: Annotated[
+        str, says("of a deadline of type timestamp or date: Europe/Amsterdam, UTC when UTC is stored")
+    ] = ""
 
 
 class ClaimSettings(_Section, frozen=True):
     """`action = "claim"`: the close calls something outside."""
 
-    url: str = ""
-    processing: str = "closing"
-    failed: str = "close_failed"
-    batch_rows: Count = 200
-    concurrency: Count = 16
-    timeout_s: Annotated[float, Meta(gt=0)] = 10
-    attempts: Count = 8
-    stuck_after_s: Seconds = 300
+    url: Annotated[str, says("POST; https://user:password@… sends Basic authorization")] = ""
+    processing: Annotated[str, says("status while claimed; close.status follows")] = "closing"
+    failed: Annotated[str, says("status after the last attempt")] = "close_failed"
+    batch_rows: Annotated[Count, says("orders a claim, and answers a record")] = 200
+    concurrency: Annotated[Count, says("calls at a time")] = 16
+    timeout_s: Annotated[float, Meta(gt=0), says("of a call")] = 10
+    attempts: Annotated[Count, says("then the failed status and a dead letter")] = 8
+    stuck_after_s: Annotated[Seconds, says("a claim of a silent process is taken over")] = 300
 
     def __repr__(self) -> str:
         return f"ClaimSettings(url=…, processing={self.processing!r}, failed={self.failed!r})"
@@ -86,35 +104,42 @@ class ClaimSettings(_Section, frozen=True):
 class CloseSettings(_Section, frozen=True):
     """What happens at the deadline."""
 
-    action: Literal["update", "delete", "claim", "none"] = "update"
-    status: str = "expired"
-    set: dict[str, str] = {}
-    batch_rows: Annotated[int, Meta(ge=1, le=10_000)] = 500
-    concurrency: Annotated[int, Meta(ge=1, le=64)] = 2
-    attempts: Count = 8
-    also: str = ""
-    max_clock_offset_ms: Annotated[int, Meta(ge=1)] = 1000
-    max_clock_uncertainty_ms: Annotated[int, Meta(ge=1)] = 50
-    claim: ClaimSettings = ClaimSettings()
+    action: Annotated[
+        Literal["update", "delete", "claim", "none"],
+        says("delete, and claim (calls something outside): see below; none: orders are only told of"),
+    ] = "update"
+    status: Annotated[str, says("what a close writes")] = "expired"
+    set: Annotated[
+        dict[str, str], says('further columns that a close writes, SQL expressions: closed_at = "clock_timestamp()"')
+    ] = {}
+    batch_rows: Annotated[int, Meta(ge=1, le=10_000), says("orders a statement")] = 500
+    concurrency: Annotated[int, Meta(ge=1, le=64), says("connections that close")] = 2
+    attempts: Annotated[Count, says("the database refuses it so often: a dead letter, and one attempt an hour")] = 8
+    also: Annotated[str, says("SQL in the closing transaction; reads the rows just closed as the relation closed")] = ""
+    max_clock_offset_ms: Annotated[int, Meta(ge=1), says("see Clocks")] = 1000
+    max_clock_uncertainty_ms: Annotated[int, Meta(ge=1), says("see Clocks")] = 50
+    claim: Annotated[ClaimSettings, says('with action = "claim"')] = ClaimSettings()
 
 
 class TableEntry(TableSettings, frozen=True):
     """One of `[[table]]`: the keys of [table], a topic of its own, and a close rule of its own."""
 
-    topic: TopicName | None = None
-    close: CloseSettings | None = None
+    topic: Annotated[TopicName | None, says("of this table's events; with several tables each names its own")] = None
+    close: Annotated[CloseSettings | None, says("this table's close rule, of the keys of [close]; absent: [close]")] = (
+        None
+    )
 
 
 class SweepSettings(_Section, frozen=True):
     """The compensation scan."""
 
-    interval_s: Seconds = 30
-    grace_ms: Annotated[int, Meta(ge=0)] = 5000
-    batch_rows: Count = 1000
-    rows_per_s: Count = 5000
-    weight: Annotated[float, Meta(gt=0)] = 1
-    dsn: str = ""
-    max_delay_ms: Annotated[int, Meta(ge=0)] = 500
+    interval_s: Annotated[Seconds, says("0: none; see Sweep")] = 30
+    grace_ms: Annotated[int, Meta(ge=0), says("what is overdue for less is left to the stream")] = 5000
+    batch_rows: Annotated[Count, says("of a page")] = 1000
+    rows_per_s: Annotated[Count, says("no more than these are put among the pending orders")] = 5000
+    weight: Annotated[float, Meta(gt=0), says("this instance's share against the others'")] = 1
+    dsn: Annotated[str, says("a hot standby to scan; closes go to postgres.dsn")] = ""
+    max_delay_ms: Annotated[int, Meta(ge=0), says("of that standby; beyond it the primary is scanned")] = 500
 
     def __repr__(self) -> str:
         return f"SweepSettings(interval_s={self.interval_s}, dsn=…)"
@@ -123,27 +148,36 @@ class SweepSettings(_Section, frozen=True):
 class WindowSettings(_Section, frozen=True):
     """Which deadlines are held in memory; the others wait in the table."""
 
-    horizon_s: Annotated[float, Meta(gt=0)] = 3600
-    max_entries: Annotated[int, Meta(ge=1000)] = 5_000_000
+    horizon_s: Annotated[
+        float, Meta(gt=0), says("deadlines further away stay in the table until the window comes to them")
+    ] = 3600
+    max_entries: Annotated[int, Meta(ge=1000), says("deadlines in memory, of each table")] = 5_000_000
 
 
 class SinkSettings(_Section, frozen=True):
     """Where deadline events become durable."""
 
-    kind: Literal["kafka", "file", "redis", "none"] = "kafka"
+    kind: Annotated[Literal["kafka", "file", "redis", "none"], says("file and redis are not in this version")] = "kafka"
 
 
 class KafkaSettings(_Section, frozen=True):
     """The topic. `client` is handed to librdkafka as it is."""
 
-    bootstrap_servers: Annotated[str, Meta(min_length=1)] = "localhost:9092"
-    topic: TopicName = "orders.deadlines"
-    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    create_topic: bool = False
-    partitions: Count = 6
-    replication_factor: Annotated[int, Meta(ge=-1, le=32767)] = -1
-    group: Annotated[str, Meta(max_length=255)] = ""
-    client: dict[str, str | int | float | bool] = {}
+    bootstrap_servers: Annotated[str, Meta(min_length=1), says("host:port, several with commas")] = "localhost:9092"
+    topic: Annotated[TopicName, says("of the events; beside it <topic>.progress and <topic>.dead")] = "orders.deadlines"
+    delivery: Annotated[
+        Literal["exactly_once", "at_least_once"], says("at_least_once: a crash repeats events, with equal ids")
+    ] = "exactly_once"
+    create_topic: Annotated[
+        bool, says("true: run makes it at the start; deleted while it runs it is not made anew")
+    ] = False
+    partitions: Annotated[Count, says("when create_topic makes it")] = 6
+    replication_factor: Annotated[int, Meta(ge=-1, le=32767), says("the same; -1: the broker's default")] = -1
+    group: Annotated[str, Meta(max_length=255), says("of --role close; empty: cdcwatch.<topic>.<slot>")] = ""
+    client: Annotated[
+        dict[str, str | int | float | bool],
+        says('handed to librdkafka as they are: "security.protocol" = "SASL_SSL" …'),
+    ] = {}
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap_servers={self.bootstrap_servers!r}, topic={self.topic!r}, client=…)"
@@ -152,14 +186,14 @@ class KafkaSettings(_Section, frozen=True):
 class FileSettings(_Section, frozen=True):
     """The file sink."""
 
-    path: str = "deadlines.jsonl"
+    path: Annotated[str, says("not in this version")] = "deadlines.jsonl"
 
 
 class RedisSettings(_Section, frozen=True):
     """The Redis sink."""
 
-    url: str = "redis://localhost:6379/0"
-    stream: str = "orders.deadlines"
+    url: Annotated[str, says("not in this version")] = "redis://localhost:6379/0"
+    stream: Annotated[str, says("not in this version")] = "orders.deadlines"
 
     def __repr__(self) -> str:
         return f"RedisSettings(url=…, stream={self.stream!r})"
@@ -168,8 +202,8 @@ class RedisSettings(_Section, frozen=True):
 class TelemetrySettings(_Section, frozen=True):
     """The HTTP port and the log."""
 
-    listen: Annotated[str, Meta(pattern=_ADDRESS)] = "127.0.0.1:9464"
-    log_format: Literal["text", "json"] = "text"
+    listen: Annotated[str, Meta(pattern=_ADDRESS), says("/metrics /healthz /readyz; empty for none")] = "127.0.0.1:9464"
+    log_format: Annotated[Literal["text", "json"], says("one line an event")] = "text"
 
 
 class Settings(_Section, frozen=True):

@@ -50,7 +50,8 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
     place: Any = context  # typer's own context and the ones above it are of two types
     while config is None and place.parent is not None:
         place = place.parent
-        config = place.params.get("config")
+        named = place.params.get("config")
+        config = None if named is None else Path(named)  # of the contexts above some versions of typer hold the text
     if is_unconfigured(config):
         print(f"no {DEFAULT_PATH} in this directory, no -c FILE: every key has its default", file=sys.stderr)
     return load_settings(config)

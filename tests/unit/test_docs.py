@@ -9,22 +9,29 @@ import pytest
 
 from cdcwatch.configuration import load_settings
 from cdcwatch.settings import Settings
+from tools.reference.keys import defaults, reference
+from tools.reference.pages import out_of_date
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_configuration_page_shows_every_default(tmp_path: Path) -> None:
-    page = (ROOT / "docs/configuration.md").read_text()
-    shown = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert shown is not None
+def test_generated_pages_are_what_the_code_gives() -> None:
+    assert out_of_date() == [], "make docs writes them anew"
+
+
+def test_the_defaults_that_the_configuration_page_shows_are_a_file_of_them(tmp_path: Path) -> None:
     file = tmp_path / "shown.toml"
-    file.write_text(shown[1])
+    file.write_text(defaults().removeprefix("```toml\n").removesuffix("```\n"))
     assert load_settings(file, {}) == Settings()
-    keys = set(re.findall(r"^(\w+) =", shown[1], re.MULTILINE)) | {"set", "client", "claim"}
+    page = reference()
     for section in set(Settings().__struct_fields__) - {"tables"}:
         for key in getattr(Settings(), section).__struct_fields__:
-            assert key in keys, f"[{section}] {key} is not shown"
+            assert f"| `{key}` |" in page or f"### `[{section}.{key}]`" in page, f"[{section}] {key} is not shown"
+
+
+def test_every_key_says_what_it_is() -> None:
+    assert [line for line in reference().splitlines() if line.startswith("| `") and line.endswith("|  |")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

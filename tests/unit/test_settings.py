@@ -268,3 +268,9 @@ def test_the_environment_gives_the_whole_list(tmp_path: Path) -> None:
             _load("", tmp_path, {"CDCWATCH_TABLE": wrong})
     with pytest.raises(ConfigurationError, match="CDCWATCH_TABLE__NAME: table is not a section"):
         _load(SEVERAL, tmp_path, {"CDCWATCH_TABLE__NAME": "x"})
+
+
+def test_a_text_of_the_environment_is_a_text_whatever_it_begins_with(tmp_path: Path) -> None:
+    settings = _load("", tmp_path, {"CDCWATCH_SLOT__PUBLICATION": "[orders]", "CDCWATCH_TABLE__OPEN": "a, b"})
+    assert settings.slot.publication == "[orders]"
+    assert settings.table.open == ("a", "b")
