@@ -52,7 +52,7 @@ def _section(path: tuple[str, ...], command: Any) -> str:
     options = [one for one in command.params if one.param_type_name == "option" and not _is_everywhere(one)]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     usage = " ".join([name, *(["[OPTIONS]"] if options else []), *(_argument(one) for one in arguments)])
-    lines = [f"## {name}", "", _one_line(command.help), "", f"    {usage}", ""]
+    lines = [f"## {name}", "", _one_line(command.help), "", "```text", usage, "```", ""]
     rows = [(f"`{one.human_readable_name.upper()}`", _one_line(getattr(one, "help", ""))) for one in arguments]
     rows += [(f"`{_option(one)}`", _one_line(one.help) + _default(one)) for one in options]
     if rows:
