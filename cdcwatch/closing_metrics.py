@@ -5,6 +5,7 @@ https://prometheus.io/docs/practices/naming/
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Histogram
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.attempt import Answer
     from cdcwatch.close.outcome import Outcome
+    from cdcwatch.close.timekeeping import ClockFigures
     from cdcwatch.errors import CdcwatchError
 
 _LATENESS_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+RECENT_CLOSES = 4096
+"""Their lateness is remembered, each by itself."""
 FALLBACKS = ("delay", "away", "not_a_standby")
 
 
@@ -58,6 +62,7 @@ class ClosingMetrics:
     def __init__(self, families: ClosingFamilies, table: tuple[str, ...] = ()) -> None:
         """`table`: its name, where others are counted beside it."""
         self.families, self._table = families, table
+        self._recent_us: deque[int] = deque(maxlen=RECENT_CLOSES)
         if table or not families.is_by_table:  # the whole of several counts nothing itself
             for reason in FALLBACKS:
                 self._at(families.sweep_fallbacks, reason)
@@ -73,10 +78,23 @@ class ClosingMetrics:
         families = self.families
         for outcome, count in outcomes.items():
             self._at(families.closes, outcome).inc(count)
+        self._recent_us.extend(lateness_us)
         lateness = self._at(families.lateness)
         for late_us in lateness_us:
             lateness.observe(late_us / 1e6)
         self._at(families.batch).observe(batch_us / 1e6)
+
+    def recent_lateness_us(self) -> list[int]:
+        """Of the last closes, in no order that matters."""
+        return list(self._recent_us)
+
+    def given_up(self, count: int) -> None:
+        """So many orders failed to close for the last time."""
+        raise NotImplementedError
+
+    def clock_measured(self, figures: ClockFigures) -> None:
+        """The database's clock was read."""
+        raise NotImplementedError
 
     def called(self, answer: Answer, call_us: int) -> None:
         """After every call of an external action."""

@@ -1,4 +1,4 @@
-"""The HTTP port: `/metrics`, `/healthz` and `/readyz`. It reads only, and no client can hold it up.
+"""The HTTP port: status page, `/status`, `/metrics`, `/healthz`, `/readyz`. It reads only; no client can hold it up.
 
 A request has so many bytes and so many seconds in all, whatever it drips; a connection carries one.
 https://docs.python.org/3/library/http.server.html
@@ -14,8 +14,10 @@ import socketserver
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import resources
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -34,8 +36,23 @@ MOST_CLIENTS: Final = 32
 _TOO_LONG: Final = 431
 _TEXT: Final = "text/plain; charset=utf-8"
 
-_Page: TypeAlias = "Callable[[], tuple[int, str, bytes]]"
-"""Status, content type and body."""
+_Page: TypeAlias = "Callable[[bool], tuple[int, str, bytes]]"
+"""Status, content type and body, by whether the client may see keys of orders."""
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS: Final = {
+    # Nothing but what this port serves, and nobody may frame it. https://www.w3.org/TR/CSP3/
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -52,17 +69,25 @@ class Vitals(Protocol):
         ...
 
 
+class StatusTeller(Protocol):
+    """What `/status` tells. Called from threads of its own."""
+
+    def status(self, *, shows_keys: bool) -> dict[str, Any]:
+        """The document."""
+        ...
+
+
 class TelemetryServer:
     """Serves on threads of its own. `listen` empty: no port."""
 
-    def __init__(self, listen: str, metrics: Metrics, vitals: Vitals) -> None:
+    def __init__(self, listen: str, metrics: Metrics, vitals: Vitals, board: StatusTeller) -> None:
         """ConfigurationError when the address can't be listened on. Warns of one that others can reach."""
         self._server: _Server | None = None
         if not listen:
             return
         host, _, port = listen.rpartition(":")
         try:
-            self._server = _Server(host.strip("[]") or "0.0.0.0", int(port), _pages(metrics, vitals))  # noqa: S104
+            self._server = _Server(host.strip("[]") or "0.0.0.0", int(port), _pages(metrics, vitals, board))  # noqa: S104
         except (OSError, OverflowError) as error:
             said = error.strerror if isinstance(error, OSError) else "there is no such port"
             raise ConfigurationError(
@@ -102,7 +127,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
 
     @property
     def is_loopback(self) -> bool:
-        return ipaddress.ip_address(self.server_address[0]).is_loopback  # type: ignore[arg-type]
+        return _is_loopback(str(self.server_address[0]))
 
     def server_bind(self) -> None:
         """Without HTTPServer's question to the name servers."""
@@ -126,17 +151,26 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         _log.debug("a request to the telemetry port broke off", exc_info=True)
 
 
-def _pages(metrics: Metrics, vitals: Vitals) -> dict[str, _Page]:
-    def readyz() -> tuple[int, str, bytes]:
+def _pages(metrics: Metrics, vitals: Vitals, board: StatusTeller) -> dict[str, _Page]:
+    def readyz(_: bool) -> tuple[int, str, bytes]:
         state = vitals.readiness()
         return (200 if state["ready"] else 503), "application/json", json.dumps(state).encode()
 
-    def healthz() -> tuple[int, str, bytes]:
+    def healthz(_: bool) -> tuple[int, str, bytes]:
         ended = vitals.liveness()
         return (503, _TEXT, f"ended: {', '.join(ended)}\n".encode()) if ended else (200, _TEXT, b"ok\n")
 
+    def status(shows_keys: bool) -> tuple[int, str, bytes]:
+        return 200, "application/json", json.dumps(board.status(shows_keys=shows_keys)).encode()
+
+    def file(name: str, kind: str) -> _Page:
+        body = resources.files("cdcwatch").joinpath("page", name).read_bytes()
+        return lambda _: (200, kind, body)
+
     return {
-        "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry)),
+        **{path: file(*one) for path, one in _FILES.items()},
+        "/status": status,
+        "/metrics": lambda _: (200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry)),
         "/healthz": healthz,
         "/readyz": readyz,
     }
@@ -179,10 +213,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         pages = self._pages()
         page = pages.get(self.path.partition("?")[0])
-        status, kind, body = page() if page else (404, _TEXT, f"{' '.join(pages)}\n".encode())
+        status, kind, body = page(self._shows_keys()) if page else (404, _TEXT, f"{' '.join(pages)}\n".encode())
         self._answer(status, kind, body)
 
     do_HEAD = do_GET  # noqa: N815  the server's own spelling
+
+    def _shows_keys(self) -> bool:
+        """To this machine alone, and not to a page of another name that a browser here was led to."""
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            return False
+        return _is_loopback(str(self.client_address[0])) and (host == "localhost" or _is_loopback(host))
 
     def _pages(self) -> Mapping[str, _Page]:
         server = self.server
@@ -198,7 +240,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            **_HEADERS,
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -206,3 +253,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nobody wants a line a scrape."""
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

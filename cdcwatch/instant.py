@@ -179,3 +179,8 @@ def instant_sql(us: int) -> str:
 def from_unix_us(unix_us: int) -> int:
     """Microseconds since 1970 to microseconds since 2000."""
     return unix_us - _UNIX_TO_POSTGRES_US
+
+
+def to_unix_s(us: int | None) -> float | None:
+    """Microseconds since 2000 to seconds since 1970; None of None and of an infinity."""
+    return None if us is None or us in _INFINITE else (us + _UNIX_TO_POSTGRES_US) / _SECOND_US

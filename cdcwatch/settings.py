@@ -202,7 +202,9 @@ class RedisSettings(_Section, frozen=True):
 class TelemetrySettings(_Section, frozen=True):
     """The HTTP port and the log."""
 
-    listen: Annotated[str, Meta(pattern=_ADDRESS), says("/metrics /healthz /readyz; empty for none")] = "127.0.0.1:9464"
+    listen: Annotated[str, Meta(pattern=_ADDRESS), says("status page, /metrics and more; empty for none")] = (
+        "127.0.0.1:9464"
+    )
     log_format: Annotated[Literal["text", "json"], says("one line an event")] = "text"
 
 

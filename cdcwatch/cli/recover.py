@@ -89,7 +89,8 @@ def _reconcile(settings: "Settings", *, debug: bool, accept_gap: bool = False, r
     with ending_by_signal() as ending:
         import msgspec
 
-        from cdcwatch.pipeline.service import Service, require_built
+        from cdcwatch.pipeline.built import require_built
+        from cdcwatch.pipeline.service import Service
 
         # A standby may wait for this slot, with the port open.
         quiet = msgspec.structs.replace(settings, telemetry=msgspec.structs.replace(settings.telemetry, listen=""))

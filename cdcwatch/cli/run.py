@@ -66,7 +66,8 @@ def run(
             else:
                 close_until_stopped(settings, ending, debug=debug)
             return
-        from cdcwatch.pipeline.service import Service, require_built
+        from cdcwatch.pipeline.built import require_built
+        from cdcwatch.pipeline.service import Service
 
         require_built(settings, role)
         serve(
@@ -93,7 +94,7 @@ def settings_of_role(settings: "Settings", role: Role, table: str | None, *, is_
 
 def sweep_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) -> None:
     """`--role sweep`."""
-    from cdcwatch.pipeline.service import require_built
+    from cdcwatch.pipeline.built import require_built
     from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
 
     require_built(settings, "sweep")
@@ -108,7 +109,7 @@ def sweep_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) ->
 
 def close_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) -> None:
     """`--role close`."""
-    from cdcwatch.pipeline.service import require_built
+    from cdcwatch.pipeline.built import require_built
     from cdcwatch.pipeline.worker import Worker, require_closing
 
     require_built(settings, "close")
@@ -123,8 +124,8 @@ def close_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) ->
 
 def serve(made: "Callable[[], Service | Sweeper | Worker]", ending: Ending, *, log_format: str, debug: bool) -> None:
     """Runs a service until it ends, or a signal ends it; begins anew where it says so."""
+    from cdcwatch.log import configure_log
     from cdcwatch.pipeline.beginning import StartOverError
-    from cdcwatch.telemetry import configure_log
 
     configure_log(log_format, level=logging.DEBUG if debug else logging.INFO)
     while not ending.is_asked_for:

@@ -29,7 +29,7 @@ def sweep(
                 raise ConfigurationError("--json belongs to --once", remedy="leave it out, or add --once")
             sweep_until_stopped(settings, ending, debug=debug)
             return
-        from cdcwatch.pipeline.service import require_built
+        from cdcwatch.pipeline.built import require_built
         from cdcwatch.pipeline.sweeper import Sweeper, require_sweeping
 
         require_built(settings, "sweep")

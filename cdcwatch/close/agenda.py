@@ -243,6 +243,11 @@ class Agenda:
                 busy_us=monotonic_us - self._caught_up_us,
             )
 
+    def nearest(self, count: int) -> list[Due]:
+        """The next `count` of what is pending, the earliest first; for whoever looks."""
+        with self._lock:
+            return self._closer.schedule.nearest(count)
+
     def locked_us(self) -> int:
         """How long an order has been held by others' locks at most. For health: looks at every order tried again."""
         with self._lock:

@@ -171,6 +171,7 @@ class EventEncoder:
     ) -> None:
         """`slot`: named in dead letters. `topic`: of the events."""
         self._slot, self._topic = slot, topic
+        self.counts: dict[str, int] = dict.fromkeys(EVENT_TYPES, 0)
         self.source = source_of(system_identifier, database, table.qualified_name)
         source = _quoted(self.source)
         self._type_parts = {name: f'","source":{source},"type":"{name}","subject":' for name in EVENT_TYPES}
@@ -262,6 +263,7 @@ class EventEncoder:
 
     def _value(self, last_of_id: int | str, subject: str, key_json: str, derived: Derived, stamp: Stamp) -> bytes:
         kind, row, previous_us, reason = derived
+        self.counts[kind] += 1
         head, time_part, tail = stamp
         deadline = status = version = previous = "null"
         reason_part = ""

@@ -8,7 +8,7 @@ paid or moved: its old reference goes stale and is skipped. No bucket ever holds
 from __future__ import annotations
 
 from array import array
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
@@ -29,6 +29,8 @@ _BUCKETS_PER_HORIZON: Final = 4096
 # An overflow drops this share at once, so that its cost spreads over as many puts.
 _DROPPED_SHARE: Final = 8
 _STALE_NUMBERS: Final = 64
+_MOST_LOOKED_AT: Final = 4096
+"""References, by somebody who only wants to see what is next."""
 
 
 class Due(NamedTuple):
@@ -173,6 +175,27 @@ class Schedule:
         """All that are pending, in no order."""
         return list(self._entries)
 
+    def nearest(self, count: int) -> list[Due]:
+        """The next `count`, the earliest first; nothing is taken out. Fewer where it would have to look at too many."""
+        found: dict[Key, Due] = {}
+        left = _MOST_LOOKED_AT
+        self._first()  # opens it
+        for number in nsmallest(_MOST_LOOKED_AT, self._buckets):
+            bucket = self._buckets[number]
+            left -= len(bucket.keys)
+            if left <= 0 or len(found) >= count:
+                break
+            if bucket.heap is None:
+                keys = self._live_keys(number, bucket)
+                ordered = nsmallest(count, ((_deadline_us(self._entries[key]), key) for key in keys))
+            else:
+                ordered = _earliest(bucket.heap, count + len(bucket.heap) - bucket.live, left)
+            for deadline_us, key in ordered:
+                due = self.get(key)
+                if due is not None and due.deadline_us == deadline_us:
+                    found[key] = due
+        return list(found.values())[:count]
+
     def clear(self) -> None:
         """Forgets every key; the window stays."""
         self._entries = {}
@@ -300,3 +323,16 @@ def _deadline_us(packed: int) -> int:
     """The low half of a packed entry, signed. The version stands above it, so that version 0 costs no memory."""
     low = packed & _DEADLINE_MASK
     return low if low < _SIGN else low - 2 * _SIGN
+
+
+def _earliest(heap: list[tuple[int, Key]], count: int, most: int) -> list[tuple[int, Key]]:
+    """The first `count` of a heap in order, at most `most`, without touching it."""
+    found: list[tuple[int, Key]] = []
+    candidates = [(heap[0], 0)] if heap else []
+    while candidates and len(found) < min(count, most):
+        entry, at = heappop(candidates)
+        found.append(entry)
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(candidates, (heap[child], child))
+    return found

@@ -131,13 +131,13 @@ def _addresses(world: World, program: str, *, is_narrow: bool) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     configuration = f"-c {world.configuration_path}"
-    rows = (
+    rows: tuple[tuple[str, str | Text], ...] = (
         ("database", world.dsn),
         (
             "kafka",
             f"{settings.kafka.bootstrap_servers}, topic {', '.join(one.for_events().topic for one in settings.each())}",
         ),
-        ("telemetry", f"http://{world.telemetry_address}/metrics"),
+        ("status page", Text(world.page_address, style="bold cyan")),
         ("look", f"{program} events --follow {configuration}"),
         ("", f"{program} slot status {configuration}"),
         ("", f"{program} pending {configuration}"),

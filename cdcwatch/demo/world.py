@@ -127,6 +127,11 @@ class World:
         """The versions of the servers."""
         return f"PostgreSQL {self._postgres.major} with {self._plugin}, Apache Kafka {KAFKA_VERSION}"
 
+    @property
+    def page_address(self) -> str:
+        """Of the status page."""
+        return f"http://{self.telemetry_address}/"
+
     def settings(self) -> Settings:
         """What the configuration file says."""
         return load_settings(self.configuration_path, {})
@@ -153,6 +158,7 @@ class World:
         interruption.check()
         self._tell("starting cdcwatch run")
         self._start_service(interruption)
+        self._tell(f"status page: {self.page_address}")
 
     def _make_shop(self) -> None:
         self._tell("making the shop: database, tables, indexes, roles")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.inspection.peek import progress_of, system_identifier
 from cdcwatch.lsn import format_lsn, parse_lsn
-from cdcwatch.queries import query
 from cdcwatch.slot.outlook import Alarm, Thresholds, WalRate, alarms, time_to_loss_s
+from cdcwatch.slot.rates import WalRates
 from cdcwatch.slot.status import read_all, read_status
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from cdcwatch.settings import Settings
     from cdcwatch.slot.status import SlotStatus
-
-_STAT_WAL_SINCE: Final = 140_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +47,27 @@ class SlotState:
         return time_to_loss_s(self.status, self.rate)
 
 
-@dataclass(frozen=True, slots=True)
-class WalSample:
-    """Where the WAL ended, and when, by the server's clock."""
-
-    position: int
-    at_s: float
-
-
 class Watcher:
     """Looks again and again over one connection; rates are between its own looks."""
 
     def __init__(self, connection: psycopg.Connection[Any], settings: Settings, thresholds: Thresholds) -> None:
         self._connection, self._settings, self._thresholds = connection, settings, thresholds
-        self._last: WalSample | None = None
+        self._rates = WalRates(connection)
 
     def sample(self) -> None:
         """Notes where the WAL ends, for the next look's rate."""
-        self._last = _sample(self._connection)
+        self._rates.sample()
 
     def look(self, *, with_topic: bool = True) -> SlotState | None:
         """The configured slot; None when there is none."""
-        rate = self._rate()
+        rate = self._rates.look()
         status = read_status(self._connection, self._settings.slot.name)
         return None if status is None else self._state(status, rate, with_topic=with_topic)
 
     def look_at_all(self) -> list[SlotState]:
         """Every logical slot of the server."""
-        rate = self._rate()
+        rate = self._rates.look()
         return [self._state(status, rate, with_topic=False) for status in read_all(self._connection)]
-
-    def _rate(self) -> WalRate:
-        before, now = self._last, _sample(self._connection)
-        if before is not None and now is not None:
-            self._last = now
-        average = None
-        if self._connection.info.server_version >= _STAT_WAL_SINCE:
-            row = self._connection.execute(query("slot", "wal_written")).fetchone()
-            average = row[0] if row else None
-        return WalRate(rate_between(before, now), average)
 
     def _state(self, status: SlotStatus, rate: WalRate, *, with_topic: bool) -> SlotState:
         # After the slot: the topic's progress is never behind what was confirmed before.
@@ -116,15 +96,3 @@ class Watcher:
         elif parse_lsn(status.confirmed_flush_lsn or "0/0") > progress.position.end_lsn:
             gap = f"slot {status.name} is beyond the topic's progress: changes between the two are lost to the topic"
         return TopicProgress(format_lsn(progress.position.end_lsn), gap=gap)
-
-
-def rate_between(before: WalSample | None, now: WalSample | None) -> float | None:
-    """Bytes a second; None without two samples at different times. Pure."""
-    if before is None or now is None or now.at_s <= before.at_s:
-        return None
-    return max(0.0, (now.position - before.position) / (now.at_s - before.at_s))
-
-
-def _sample(connection: psycopg.Connection[Any]) -> WalSample | None:
-    row = connection.execute(query("slot", "wal_position")).fetchone()
-    return WalSample(*row) if row else None

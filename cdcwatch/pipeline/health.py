@@ -6,16 +6,19 @@ import time
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from cdcwatch.deadline.rule import EVENT_TYPES
+from cdcwatch.instant import to_unix_s
 from cdcwatch.pipeline.readiness import Part, SinkSigns, judge_closers, judge_reader, judge_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cdcwatch.deadline.rule import DeadlineRule
+    from cdcwatch.close.agenda import Agenda, AgendaFacts
     from cdcwatch.handoff.outbox import Outbox
     from cdcwatch.pipeline.closing import Closing
     from cdcwatch.pipeline.publisher import Publisher
     from cdcwatch.pipeline.reader import Reader
+    from cdcwatch.pipeline.watch import Watch
     from cdcwatch.telemetry import Metrics
 
 
@@ -28,7 +31,7 @@ class Health:
         self.publisher: Publisher | None = None
         self.closings: Mapping[str, Closing] = {}
         """By table."""
-        self.rules: Sequence[DeadlineRule] = ()
+        self.watches: Sequence[Watch] = ()
         self.trouble = ""
         """Why nothing is read any more, though closing goes on."""
         self.awaited = ""
@@ -85,26 +88,36 @@ class Health:
 
     def export(self, metrics: Metrics) -> None:
         """The gauges."""
-        gauge, outbox = metrics.gauge, self._outbox
+        gauge, counter, outbox = metrics.gauge, metrics.counter, self._outbox
         gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
-        gauge("events_handed_over", "Deadline events derived since the start.", lambda: outbox.event_count)
-        gauge("never_due", "Changes that left an open order with the deadline infinity.", self._never_due)
+        counter(
+            "events", "Deadline events made, by type: of the stream and of reads of the table.", self._events, "type"
+        )
+        counter("events_handed_over", "Events of the stream handed to the sink.", lambda: {"": outbox.event_count})
+        counter("never_due", "Changes that left an open order with the deadline infinity.", self._never_due)
         gauge("outbox_bytes", "Events in flight to the sink.", lambda: outbox.size_bytes)
+        gauge("outbox_events", "Events in flight to the sink.", lambda: outbox.unacknowledged_events)
         gauge("flush_lsn", "What may be confirmed, as an integer.", lambda: outbox.flush_lsn)
         gauge("confirmed_lsn", "What the server was told, as an integer.", self._confirmed_lsn)
-        gauge("reader_reconnects", "Replication connections lost.", self._reconnects)
-        gauge("sink_reopens", "Times the sink was opened anew.", self._reopens)
+        counter("reader_reconnects", "Replication connections lost.", self._reconnects)
+        counter("sink_reopens", "Times the sink was opened anew.", self._reopens)
         export_ages(metrics, "reader", self._reader_part)
         export_ages(metrics, "sink", self._sink_part)
         if self._closes:
             export_ages(metrics, "closer", self._closer_part)
             at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
             metrics.gauge_each("claims_at_hand", at_hand, lambda name: self._of(name, lambda one: one.claims_at_hand))
-            pending = "Deadlines in memory."
-            metrics.gauge_each("pending_entries", pending, lambda name: self._of(name, lambda one: len(one.agenda)))
+            export_heap(metrics, lambda name: one.agenda if (one := self.closings.get(name)) else None)
 
-    def _never_due(self) -> float:
-        return sum(rule.never_due_count for rule in self.rules)
+    def _events(self) -> dict[str, float]:
+        counts: dict[str, float] = dict.fromkeys(EVENT_TYPES, 0)
+        for watch in self.watches:
+            for kind, count in watch.event_counts.items():
+                counts[kind] += count
+        return counts
+
+    def _never_due(self) -> dict[str, float]:
+        return {"": sum(watch.rule.never_due_count for watch in self.watches)}
 
     def _of(self, table: str, figure: Callable[[Closing], float]) -> float:
         closing = self.closings.get(table)
@@ -113,11 +126,11 @@ class Health:
     def _confirmed_lsn(self) -> float:
         return self.reader.confirmed_lsn if self.reader else 0
 
-    def _reconnects(self) -> float:
-        return self.reader.reconnect_count if self.reader else 0
+    def _reconnects(self) -> dict[str, float]:
+        return {"": self.reader.reconnect_count if self.reader else 0}
 
-    def _reopens(self) -> float:
-        return self.publisher.reopen_count if self.publisher else 0
+    def _reopens(self) -> dict[str, float]:
+        return {"": self.publisher.reopen_count if self.publisher else 0}
 
 
 def export_ages(metrics: Metrics, name: str, part: Callable[[], Part]) -> None:
@@ -131,3 +144,29 @@ def export_ages(metrics: Metrics, name: str, part: Callable[[], Part]) -> None:
     if name != "reader":
         waits = f"How long the oldest piece of the {name}'s work has waited."
         metrics.gauge(f"{name}_waiting_seconds", waits, lambda: part().waiting_s)
+
+
+def export_heap(metrics: Metrics, agenda: Callable[[str], Agenda | None]) -> None:
+    """The gauges of what is in memory, of every table. `agenda`: by the table's name; None: there is none yet."""
+
+    def figure(of: Callable[[AgendaFacts], float | None], unknown: float = nan) -> Callable[[str], float]:
+        def value(name: str) -> float:
+            found = agenda(name)
+            told = of(found.facts()) if found is not None else None
+            return unknown if told is None else told
+
+        return value
+
+    each = metrics.gauge_each
+    each("pending_entries", "Deadlines in memory.", figure(lambda facts: facts.pending, 0))
+    each("retrying_entries", "Of them those that are tried again.", figure(lambda facts: facts.retrying, 0))
+    each(
+        "window_from_timestamp_seconds",
+        "The earliest deadline in memory; NaN: there is none.",
+        figure(lambda facts: to_unix_s(facts.next_deadline_us)),
+    )
+    each(
+        "window_to_timestamp_seconds",
+        "Deadlines up to there are in memory; NaN: it isn't loaded.",
+        figure(lambda facts: to_unix_s(facts.window_end_us)),
+    )

@@ -22,25 +22,26 @@ from cdcwatch.decode.plugins import several_factory
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import (
     CdcwatchError,
-    ConfigurationError,
     DecodeError,
     NotDurableError,
     PreconditionError,
 )
-from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink, tell_made_anew
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
+from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import stop_all
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.heartbeat import Heartbeat
 from cdcwatch.pipeline.inquiry import Inquiry, Surroundings
 from cdcwatch.pipeline.interpreter import tune
+from cdcwatch.pipeline.lookouts import Lookouts
 from cdcwatch.pipeline.publisher import Publisher
 from cdcwatch.pipeline.reachable import once_reachable
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.reads import Reads, forgive_before, unread
+from cdcwatch.pipeline.recent import RecentOutbox
 from cdcwatch.pipeline.watch import Watch
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
@@ -89,20 +90,23 @@ class Service:
         self._closes = closes and any(one.close.action != "none" for one in settings.each())
         self._claims = any(one.close.action == "claim" for one in settings.each())
         self._announce_ready = announce_ready
-        self._metrics = Metrics([one.table.name for one in settings.each()])
+        self._metrics = Metrics([one.table.name for one in settings.each()], role="all" if closes else "read")
         self._ended, self._stopped = threading.Event(), threading.Event()
         self._error: CdcwatchError | None = None
         self._changed: TableChangedError | None = None
         self._origin: Origin | None = None
         self._facts: SlotFacts | None = None
         self._waker = Waker()
-        self._outbox = Outbox(IN_FLIGHT_LIMIT_BYTES, self._waker.wake)
+        self._outbox = RecentOutbox(IN_FLIGHT_LIMIT_BYTES, self._waker.wake)
         self._reader: Reader | None = None
         self._publisher: Publisher | None = None
         self._heartbeat: Heartbeat | None = None
         self._watches: tuple[Watch, ...] = ()
         self._inquiry = Inquiry(settings)
         self._health = Health(self._outbox, closes=self._closes)
+        self._health.export(self._metrics)
+        self._lookouts = Lookouts(settings, self._outbox, self._metrics)
+        self._board = Board(self._metrics, self._health, settings, outbox=self._outbox, slot=self._lookouts.slot)
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -110,7 +114,8 @@ class Service:
         """Until `stop`, the end of `until`, or an error that no retry mends, which is raised."""
         tune()
         threading.excepthook = self._thread_died
-        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health)
+        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self._health, self._board)
+        self._lookouts.start()
         try:
             found = self._surroundings()
             if found is not None and not self._ended.is_set():
@@ -121,6 +126,7 @@ class Service:
                 self._drain()
         finally:
             telemetry.close()
+            self._lookouts.request_stop()
             self._metrics.log_dead_letters()
             if self._reader is None or not self._reader.is_alive():
                 self._waker.close()
@@ -214,9 +220,8 @@ class Service:
             stands_by=self._stands_by,
         )
         self._health.reader = self._reader
-        self._health.rules = [watch.rule for watch in watches]
+        self._health.watches = self._board.watches = watches
         self._health.closings = self._closings()
-        self._health.export(self._metrics)
         self._reader.start()
 
     def _closings(self) -> dict[str, Closing]:
@@ -394,14 +399,3 @@ class Service:
         if self._reader is not None and self._reader.is_alive():
             self._reader.abandon()
             self._reader.join(_FAREWELL_S)
-
-
-def require_built(settings: Settings, role: str) -> None:
-    """ConfigurationError for what this version's configuration knows and its code doesn't do yet."""
-    unbuilt = [
-        (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
-        (role not in {"all", "read", "close", "sweep"}, f"--role {role}", "use --role all, read, close or sweep"),
-    ]
-    for wanted, what, instead in unbuilt:
-        if wanted:
-            raise ConfigurationError(f"{what} is not in this version", remedy=instead)

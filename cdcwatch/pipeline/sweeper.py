@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import Sweeping, stop_all
+from cdcwatch.pipeline.health import export_heap
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.readiness import judge_closers
 from cdcwatch.telemetry import Metrics
@@ -16,6 +18,7 @@ from cdcwatch.telemetry import Metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cdcwatch.close.agenda import Agenda
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
@@ -33,7 +36,7 @@ class Sweeper:
         """`once`: ends when nothing is overdue, and takes no other instance into account."""
         self._settings, self._once, self._announce_ready = settings, once, announce_ready
         self._each = [one for one in settings.each() if one.close.action != "none"]
-        self._metrics = Metrics([one.table.name for one in self._each])
+        self._metrics = Metrics([one.table.name for one in self._each], role="sweep")
         self._ended = threading.Event()
         self._onlookers = [Onlooker(one, self._ended, stands_by=not once) for one in self._each]
         self._sweepings: dict[str, Sweeping] = {}
@@ -43,12 +46,13 @@ class Sweeper:
         self.left = 0
         """With `once`: overdue orders that the database refuses to close, or that others hold."""
         self._metrics.gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
-        self._metrics.gauge_each("pending_entries", "Deadlines in memory.", self._pending)
+        export_heap(self._metrics, self._agenda)
+        self._board = Board(self._metrics, self, settings)
 
     def run(self) -> None:
         """Until `stop`, or with `once` until nothing is overdue. StartOverError: the table is another one now."""
         listen = "" if self._once else self._settings.telemetry.listen
-        telemetry = TelemetryServer(listen, self._metrics, self)
+        telemetry = TelemetryServer(listen, self._metrics, self, self._board)
         try:
             tables = [onlooker.first_look() for onlooker in self._onlookers]
             found = [table for table in tables if table is not None]
@@ -74,14 +78,20 @@ class Sweeper:
         alive = all(sweeping.are_threads_alive for sweeping in list(self._sweepings.values()))
         return [] if self._is_stopping or alive else ["closer"]
 
-    def _pending(self, name: str) -> float:
+    def _agenda(self, name: str) -> Agenda | None:
         sweeping = self._sweepings.get(name)
-        return 0 if sweeping is None else len(sweeping.agenda)
+        return None if sweeping is None else sweeping.agenda
 
     def _sweep(self, tables: Sequence[WatchedTable]) -> None:
         for one, table in zip(self._each, tables, strict=True):
             name = one.table.name
             self._sweepings[name] = Sweeping(one, table, self._metrics.of(name), once=self._once)
+        self._board.show(
+            [
+                (one, self._sweepings[one.table.name].agenda, len(table.key))
+                for one, table in zip(self._each, tables, strict=True)
+            ]
+        )
         sweepings = self._sweepings.values()
         if self._ended.is_set():  # by a signal, after which some of them were made
             self.stop()

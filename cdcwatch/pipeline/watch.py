@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.deadline.event import EventEncoder, Unpublished
-from cdcwatch.deadline.rule import DeadlineRule
+from cdcwatch.deadline.rule import EVENT_TYPES, DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.wal2json import changes_left_out
 from cdcwatch.handoff.progress import TableMark
 from cdcwatch.pipeline.arrivals import Arrivals
+from cdcwatch.pipeline.board import Shown
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.inquiry import Inquiry
 from cdcwatch.pipeline.partitions import Partitions
@@ -48,6 +49,9 @@ class Watch:
         self.warden: Warden | None = None
         self._partitions: Partitions | None = None
         self._forgiven_lsn = 0
+        # By whoever makes events: two threads at once could lose a count.
+        self._streamed: dict[str, int] = dict.fromkeys(EVENT_TYPES, 0)
+        self._read = dict(self._streamed)
         if table.leaves is not None:
             self.arrivals = Arrivals(wake, self.topic if settings.is_shared else None)
             if settings.slot.plugin == "wal2json":
@@ -59,6 +63,12 @@ class Watch:
         """Its orders are to be closed. Unless `close.action` says otherwise."""
         if self._settings.close.action != "none":
             self.closing = Closing(self._settings, self.table, observer, stream_lags=stream_lags, has_told=has_told)
+
+    @property
+    def shown(self) -> Shown:
+        """For whoever looks at the service."""
+        action = self._settings.close.action if self.closing else "none"
+        return Shown(self.name, self.topic, action, self.closing.agenda if self.closing else None, len(self.table.key))
 
     def start_closing(self) -> None:
         """Once."""
@@ -73,19 +83,26 @@ class Watch:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def encoder(self, origin: Origin) -> EventEncoder:
+    @property
+    def event_counts(self) -> dict[str, int]:
+        """By type: of the stream and of reads of the table."""
+        return {kind: self._streamed[kind] + self._read[kind] for kind in EVENT_TYPES}
+
+    def encoder(self, origin: Origin, *, of_stream: bool = False) -> EventEncoder:
         """Of its events."""
-        return EventEncoder(
+        encoder = EventEncoder(
             self.table,
             system_identifier=origin.system_identifier,
             database=origin.database,
             slot=origin.slot,
             topic=self.topic,
         )
+        encoder.counts = self._streamed if of_stream else self._read
+        return encoder
 
     def stream_encoder(self, origin: Origin) -> Encoder:
         """Of what the stream tells: with no sink, no bytes are made."""
-        return self.encoder(origin) if self._settings.sink.kind != "none" else Unpublished()
+        return self.encoder(origin, of_stream=True) if self._settings.sink.kind != "none" else Unpublished()
 
     # -- what DDL does to it -----------------------------------------------------------------------------------------
 

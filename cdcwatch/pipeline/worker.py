@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import CdcwatchError, ConfigurationError
 from cdcwatch.handoff.heard import Interpreter
+from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import Closing
-from cdcwatch.pipeline.health import export_ages
+from cdcwatch.pipeline.health import export_ages, export_heap
 from cdcwatch.pipeline.interpreter import tune
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.ownership import Ownership
@@ -44,7 +45,7 @@ class Worker:
 
     def __init__(self, settings: Settings, *, announce_ready: Callable[[], None] = lambda: None) -> None:
         self._settings, self._announce_ready = settings, announce_ready
-        self._metrics = Metrics()
+        self._metrics = Metrics([settings.table.name], role="close")
         self._ended = threading.Event()
         self._error: CdcwatchError | None = None
         self._onlooker = Onlooker(settings, self._ended)
@@ -52,9 +53,10 @@ class Worker:
         self._closing: Closing | None = None
         self._subscriber: Subscriber | None = None
         self._is_stopping = False
+        self._board = Board(self._metrics, self, settings)
         gauge = self._metrics.gauge
         gauge("ready", "1 when /readyz is 200.", lambda: float(self.readiness()["ready"]))
-        gauge("pending_entries", "Deadlines in memory.", lambda: len(self._closing.agenda) if self._closing else 0)
+        export_heap(self._metrics, lambda _table: self._closing.agenda if self._closing else None)
         at_hand = "Claimed orders of this process, of close.claim, until their answer is recorded."
         gauge("claims_at_hand", at_hand, lambda: self._closing.claims_at_hand if self._closing else 0)
         export_ages(self._metrics, "subscriber", self._subscriber_part)
@@ -66,7 +68,7 @@ class Worker:
         # As of `Service`: closes don't wait for the interpreter, and small tuples are no cycles.
         tune()
         threading.excepthook = self._thread_died
-        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self)
+        telemetry = TelemetryServer(self._settings.telemetry.listen, self._metrics, self, self._board)
         try:
             table = self._onlooker.first_look()
             if table is not None and not self._ended.is_set():
@@ -115,6 +117,7 @@ class Worker:
             part=Ownership(),
         )
         agenda = closing.agenda
+        self._board.show([(self._settings, agenda, len(table.key))])
         if not isinstance(agenda, PartFeed):
             raise TypeError("an agenda of a part")
         subscriber = self._subscriber = Subscriber(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,12 +117,18 @@ def test_two_at_once_end_when_interrupted_and_leave_nothing(place: Path) -> None
             END_S,
             "both services are ready",
         )
+        for log in place.glob("*/demo.toml"):
+            address = re.search(r'^listen = "(.+)"', log.read_text(), re.MULTILINE)
+            assert address is not None
+            with urllib.request.urlopen(f"http://{address[1]}/status", timeout=60) as answer:
+                assert json.load(answer)["tables"][0]["name"] == "public.orders"
         for demo, number in zip(demos, (signal.SIGINT, signal.SIGTERM), strict=True):
             demo.send_signal(number)
         for demo in demos:
             out, err = demo.communicate(timeout=120)
             assert (demo.returncode, out) == (4, "")
             assert "cdcwatch: interrupted before the end" in err
+            assert len(re.findall(r"^status page: http://127\.0\.0\.1:\d+/$", err, re.MULTILINE)) == 1
             assert "Traceback" not in err
     finally:
         for demo in demos:

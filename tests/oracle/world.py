@@ -149,6 +149,11 @@ class World:
         text = self.configuration.read_text()
         self.configuration.write_text(text.replace('listen = ""', f'listen = "127.0.0.1:{self._port}"'))
 
+    @property
+    def address(self) -> str:
+        """Of the port, once `listen` was called."""
+        return f"http://127.0.0.1:{self._port}"
+
     def metric(self, name: str) -> float:
         """Of the running service, the sum over its labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:

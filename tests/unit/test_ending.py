@@ -68,7 +68,7 @@ def test_sigterm_at_the_start_ends_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], when: str
 ) -> None:
     monkeypatch.setattr(PLACES[command], Made)
-    monkeypatch.setattr("cdcwatch.telemetry.configure_log", lambda *_, **__: None)
+    monkeypatch.setattr("cdcwatch.log.configure_log", lambda *_, **__: None)
     if when == "before it is made":
         monkeypatch.setattr(Made, "__init__", lambda *_, **__: pytest.fail("made after all"))
         module = sweep if command[0] == "sweep" else run
@@ -83,7 +83,7 @@ def test_sigterm_at_the_start_ends_in_order(
 
 
 def test_sigterm_while_it_begins_anew_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcwatch.telemetry.configure_log", lambda *_, **__: None)
+    monkeypatch.setattr("cdcwatch.log.configure_log", lambda *_, **__: None)
 
     class Changed:
         def stop(self) -> None:

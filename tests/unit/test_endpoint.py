@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import select
 import socket
 from typing import TYPE_CHECKING
@@ -33,6 +34,11 @@ class Vitals:
         return list(self.ended)
 
 
+class Board:
+    def status(self, *, shows_keys):
+        return {"shows_keys": shows_keys}
+
+
 @pytest.fixture(scope="module")
 def vitals() -> Vitals:
     return Vitals()
@@ -40,7 +46,7 @@ def vitals() -> Vitals:
 
 @pytest.fixture(scope="module")
 def port(vitals: Vitals) -> Iterator[int]:
-    server = TelemetryServer("127.0.0.1:0", Metrics(), vitals)
+    server = TelemetryServer("127.0.0.1:0", Metrics(), vitals, Board())
     yield server.port
     server.close()
 
@@ -75,6 +81,40 @@ def test_the_pages(port: int, vitals: Vitals) -> None:
     vitals.ready, vitals.ended = True, ()
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1:9464", True),
+        ("localhost", True),
+        ("[::1]:80", True),
+        ("rebound.example", False),  # a page of that name whose address became ours
+        ("10.0.0.1", False),
+        ("", False),
+        ("[", False),
+    ],
+)
+def test_keys_of_orders_are_for_this_machine_by_its_own_name(port: int, host: str, shown: bool) -> None:
+    status, _, body = ask(port, f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n")
+    assert (status, json.loads(body)) == (200, {"shows_keys": shown})
+
+
+def test_the_page_and_its_files_allow_nothing_from_elsewhere(port: int) -> None:
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page.css", "text/css"),
+        ("/page.js", "text/javascript"),
+        ("/icon.svg", "image/svg+xml"),
+    ):
+        status, headers, body = get(port, path)
+        assert (status, headers["Content-Type"].partition(";")[0]) == (200, kind)
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert body.strip()
+        addresses = set(re.findall(r"https?://[^\s\"'<>)]+", body)) - {"http://www.w3.org/2000/svg"}
+        assert addresses == set(), path
+
+
 def test_head_is_get_without_a_body(port: int) -> None:
     status, headers, body = get(port, "/healthz", "HEAD")
     assert (status, headers["Content-Length"], body) == (200, "3", "")
@@ -87,11 +127,11 @@ def test_every_other_method_is_refused(port: int, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/../etc/passwd", "/metrics/../../etc/passwd", "/%2e%2e/metrics", "/metrics/", "x", "*"]
+    "path", ["/index.html", "/../etc/passwd", "/metrics/../../etc/passwd", "/%2e%2e/metrics", "/metrics/", "x", "*"]
 )
 def test_there_is_nothing_but_the_pages(port: int, path: str) -> None:
     status, _, body = get(port, path)
-    assert (status, body) == (404, "/metrics /healthz /readyz\n")
+    assert (status, body) == (404, "/ /page.css /page.js /icon.svg /status /metrics /healthz /readyz\n")
 
 
 @pytest.mark.parametrize(
@@ -147,10 +187,10 @@ def test_loopback_is_the_default_and_anything_else_warns(
     monkeypatch.setattr(logging.getLogger("cdcwatch"), "propagate", True)
     assert TelemetrySettings().listen.startswith("127.0.0.1:")
     for address in ("127.0.0.2:0", "localhost:0"):
-        TelemetryServer(address, Metrics(), Vitals()).close()
+        TelemetryServer(address, Metrics(), Vitals(), Board()).close()
     assert caplog.records == []
     for address in ("0.0.0.0:0", ":0"):
-        TelemetryServer(address, Metrics(), Vitals()).close()
+        TelemetryServer(address, Metrics(), Vitals(), Board()).close()
         assert "can be reached from other machines" in caplog.text
         caplog.clear()
 
@@ -159,7 +199,7 @@ def test_what_is_no_address_is_refused() -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         for address in (f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:99999", "no.such.host.invalid:1"):
             with pytest.raises(ConfigurationError, match=r"telemetry\.listen"):
-                TelemetryServer(address, Metrics(), Vitals())
-    none = TelemetryServer("", Metrics(), Vitals())
+                TelemetryServer(address, Metrics(), Vitals(), Board())
+    none = TelemetryServer("", Metrics(), Vitals(), Board())
     assert none.port == 0
     none.close()

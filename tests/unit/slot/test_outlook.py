@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cdcwatch.inspection.state import WalSample, rate_between
 from cdcwatch.slot.outlook import Thresholds, WalRate, alarms, time_to_loss_s
+from cdcwatch.slot.rates import WalSample, rate_between
 from tests.unit.test_preflight import SLOT
 
 MB = 1 << 20

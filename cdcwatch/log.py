@@ -1,0 +1,140 @@
+"""The log: one line an event of consequence, as text or JSON, on stderr. Repeats are counted and told together.
+
+Position, table and the like stand in fields of their own in JSON: `_log.info(…, extra={"lsn": …})`.
+Never in it: row values, passwords.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIELDS: Final = ("lsn", "table", "topic", "slot", "partition", "count", "reason", "remedy")
+"""What a line may have beside its message."""
+REPEATS_S: Final = 60.0
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_MOST_KEYS: Final = 1000
+
+
+class JsonFormatter(logging.Formatter):
+    """An object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, logger, message, and the fields that the line has."""
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a warning through once in a while; those like it are counted, and told together at its end.
+
+    Alike are lines of one place that differ in numbers alone. Others (info: a change of state; error: an end) and lines
+    with `extra={"is_summed": True}`, which count by themselves, pass.
+    """
+
+    def __init__(self, tell: Callable[[logging.LogRecord], object], *, interval_s: float = REPEATS_S) -> None:
+        """`tell` gets the line that tells of the others."""
+        super().__init__()
+        self._tell, self._interval_s = tell, interval_s
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], tuple[float, int, logging.LogRecord]] = {}
+        self._timer: threading.Timer | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.levelno != logging.WARNING or getattr(record, "is_summed", False):
+            return True
+        key = (record.name, _NUMBER.sub("#", record.getMessage()))
+        now_s = time.monotonic()
+        self._tell_over(now_s)
+        with self._lock:
+            seen = self._seen.get(key)
+            if seen is None:
+                if len(self._seen) < _MOST_KEYS:
+                    self._seen[key] = (now_s, 0, record)
+                return True
+            since_s, count, _ = seen
+            self._seen[key] = (since_s, count + 1, record)
+            if self._timer is None:
+                self._timer = threading.Timer(since_s + self._interval_s - now_s, self._time_is_over)
+                self._timer.daemon = True
+                self._timer.start()
+        return False
+
+    def flush(self) -> None:
+        """Tells now what is still to be told: the process ends."""
+        self._tell_over(float("inf"))
+
+    def _time_is_over(self) -> None:
+        with self._lock:
+            self._timer = None
+        self._tell_over(time.monotonic())
+        with self._lock:
+            waiting = [since_s for since_s, count, _ in self._seen.values() if count]
+            if waiting and self._timer is None:
+                rest_s = max(0.1, min(waiting) + self._interval_s - time.monotonic())
+                self._timer = threading.Timer(rest_s, self._time_is_over)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _tell_over(self, now_s: float) -> None:
+        with self._lock:
+            over = [key for key, (since_s, _, _) in self._seen.items() if now_s - since_s >= self._interval_s]
+            told = [self._seen.pop(key) for key in over]
+        for since_s, count, record in told:
+            if count:
+                took_s = min(self._interval_s, time.monotonic() - since_s)
+                self._tell(_summed(record, count, took_s))
+
+
+def _summed(record: logging.LogRecord, count: int, took_s: float) -> logging.LogRecord:
+    """The last of the lines, and how many there were."""
+    fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+    message = f"{record.getMessage()} ({count} more like it in {took_s:.0f} s)"
+    told = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, message, None, None)
+    told.__dict__.update(fields, count=count, is_summed=True)
+    return told
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Ends with what is still to be told."""
+
+    repeats: RepeatFilter | None = None
+
+    def close(self) -> None:
+        if self.repeats is not None:
+            repeats, self.repeats = self.repeats, None
+            repeats.flush()
+        super().close()
+
+
+def configure_log(log_format: str, *, level: int = logging.INFO) -> None:
+    """On stderr. `log_format`: `text` or `json`. `level` below info: nothing is held back."""
+    handler = _Handler()
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    if level >= logging.INFO:
+        handler.repeats = RepeatFilter(handler.handle)
+        handler.addFilter(handler.repeats)
+    root = logging.getLogger("cdcwatch")
+    root.handlers = [handler]
+    root.propagate = False
+    root.setLevel(level)
