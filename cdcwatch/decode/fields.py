@@ -14,7 +14,7 @@ INT4: Final = struct.Struct("!i")
 _INTEGER_FORMS: Final = {2: struct.Struct("!h"), 4: INT4, 8: INT8}
 UNCHANGED: Final = object()
 """Stands for a TOASTed value that was not sent again."""
-_NULL, _UNCHANGED, _TEXT, _BINARY = (ord(kind) for kind in "nutb")
+NULL, _UNCHANGED, TEXT, BINARY = (ord(kind) for kind in "nutb")
 
 
 def name_at(data: bytes, at: int) -> tuple[str, int]:
@@ -39,14 +39,14 @@ def tuple_at(data: bytes, at: int, width: int) -> tuple[list[Any], int]:
     values: list[Any] = []
     for _ in range(count):
         kind = data[at]
-        if kind in (_BINARY, _TEXT):
+        if kind in (BINARY, TEXT):
             begin = at + 5
             at = begin + int.from_bytes(data[at + 1 : begin], "big")
             if at > len(data):
                 raise ValueError
             values.append(data[begin:at])
-        elif kind in (_NULL, _UNCHANGED):
-            values.append(None if kind == _NULL else UNCHANGED)
+        elif kind in (NULL, _UNCHANGED):
+            values.append(None if kind == NULL else UNCHANGED)
             at += 1
         else:
             raise ValueError

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.fields import COLUMN_COUNT, INT4, INT8, UNCHANGED, expect, integer_of, name_at, tuple_at
 from cdcwatch.decode.note import PREFIX, parse_note
+from cdcwatch.decode.templates import Places, Templates
 from cdcwatch.decode.unreadable import VALUE_ERRORS, unreadable
 from cdcwatch.errors import DecodeError
 from cdcwatch.instant import DAY_US, INFINITY_US, NEGATIVE_INFINITY_US
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import Column, Key, WatchedTable
 
 _BEGIN: Final = struct.Struct("!QqI")
-_COMMIT: Final = struct.Struct("!BQQq")
+_COMMIT: Final = struct.Struct("!QQ")  # behind the flags
 _OID: Final = struct.Struct("!I")
 _RELATION_COLUMN: Final = struct.Struct("!II")  # type OID and type modifier, behind the name
 _MESSAGE: Final = struct.Struct("!BQ")
@@ -37,6 +38,7 @@ _TRUNCATE: Final = struct.Struct("!IB")
 _NEW, _OLD_KEY, _OLD_ROW = (ord(kind) for kind in "NKO")
 _FULL: Final = ord("f")
 _PLUGIN: Final = "pgoutput"
+_new = tuple.__new__  # what a NamedTuple's own constructor comes to, in half the time
 _MOST_STATUSES: Final = 1000
 _REMEDY: Final = "see docs/runbook.md, 'A row that cannot be understood'"
 
@@ -99,6 +101,7 @@ class PgoutputDecoder:
         self._instant_of = _local_reader(table) if binary and table.zone else _text_reader(table)
         self._layouts: dict[int, _Layout] = {}
         self._statuses: dict[bytes, str] = {}
+        self._templates = Templates()
         self._readers: dict[int, Callable[[bytes], Message | None]] = {
             ord("B"): self._begin,
             ord("C"): self._commit,
@@ -132,13 +135,11 @@ class PgoutputDecoder:
 
     @staticmethod
     def _begin(data: bytes) -> Begin:
-        final_lsn, time_us, xid = _BEGIN.unpack_from(data, 1)
-        return Begin(final_lsn, time_us, xid)
+        return _new(Begin, _BEGIN.unpack_from(data, 1))  # commit LSN, time, xid
 
     @staticmethod
     def _commit(data: bytes) -> Commit:
-        _flags, commit_lsn, end_lsn, _time_us = _COMMIT.unpack_from(data, 1)
-        return Commit(commit_lsn, end_lsn)
+        return _new(Commit, _COMMIT.unpack_from(data, 2))  # commit LSN, end LSN
 
     def _note(self, data: bytes) -> Note | None:
         """A logical message; None where it isn't one of ours."""
@@ -172,7 +173,8 @@ class PgoutputDecoder:
         for column in (*self._table.key, self._table.status):
             if column is not None and column.base and column.kind == "boolean":
                 types[_place(places, column)] = _BOOLEAN  # a domain over it is written alike
-        self._layouts[relation] = self._layout(width, places, in_identity, types)
+        self._layouts[relation] = layout = self._layout(width, places, in_identity, types)
+        self._templates.begin(self._usual_places(layout))
 
     def _layout(
         self, width: int, places: Mapping[str, int], in_identity: Sequence[bool], types: Sequence[int]
@@ -193,17 +195,36 @@ class PgoutputDecoder:
             logs_version=version >= 0 and in_identity[version],
         )
 
+    def _usual_places(self, layout: _Layout) -> Places | None:
+        """For tables whose rows have a usual shape."""
+        whole = self._integer_key and layout.status >= 0 and layout.version >= 0
+        types = layout.types
+        if not (whole and self._is_binary_instant and types[layout.deadline] == self._deadline_oid):
+            return None
+        if types[layout.status] not in _TEXTS:
+            return None
+        places = (layout.key[0], layout.deadline, layout.version, layout.status)
+        return Places(*places, layout.logs_old_row, layout.logs_version)
+
     def _insert(self, data: bytes) -> Change | Unreadable | None:
+        usual = self._templates.read(data)
+        if usual is not None:
+            return usual
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
         values, _ = tuple_at(data, expect(data, 5, _NEW), layout.width)
         try:
-            return Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
+            change = Change(INSERT, self._key_of(values, layout), self._row(values, layout), None)
         except VALUE_ERRORS:
             return unreadable(_PLUGIN, data, self._parts(values, layout))
+        self._templates.learn(data, change)
+        return change
 
     def _update(self, data: bytes) -> Change | Unreadable | None:
+        usual = self._templates.read(data)
+        if usual is not None:
+            return usual
         layout = self._layouts[_OID.unpack_from(data, 1)[0]]
         if not layout.is_ours:
             return None
@@ -216,12 +237,14 @@ class PgoutputDecoder:
             # An unchanged TOASTed value is not sent again: what the old row logged of it still holds.
             values = [old if value is UNCHANGED else value for value, old in zip(values, old_values, strict=True)]
         try:
-            return self._updated(values, old_values, layout)
+            change = self._updated(values, old_values, layout)
         except VALUE_ERRORS:
             parts = [*self._parts(values, layout)]
             if old_values is not None:
                 parts += self._parts(old_values, layout, "the old ", whole=layout.logs_old_row)
             return unreadable(_PLUGIN, data, parts)
+        self._templates.learn(data, change)
+        return change
 
     def _updated(self, values: Sequence[Any], old_values: Sequence[Any] | None, layout: _Layout) -> Change:
         key, new = self._key_of(values, layout), self._row(values, layout)
