@@ -16,9 +16,11 @@ _EXAMPLES: Final = {
     "sweep": ["cdcwatch sweep", "cdcwatch sweep --once --json    # from cron"],
     "recover": ["cdcwatch recover --dry-run    # what is wrong, and what it would do", "cdcwatch recover --yes"],
     "snapshot": ["cdcwatch snapshot -c shop.toml    # run must be stopped"],
+    "top": ["cdcwatch top", "cdcwatch top --once", "cdcwatch top --once --json | jq .rates"],
     "pending": ["cdcwatch pending", "cdcwatch pending -n 5 --json"],
     "events": [
-        "cdcwatch events --follow",
+        "cdcwatch events --follow --type expired",
+        "cdcwatch events --key 4711 --from-beginning",
         "cdcwatch events --from-beginning --json | jq -c '{id, type, subject}'",
         "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # the row",
     ],

@@ -60,6 +60,18 @@ def events(
     dead: Annotated[
         bool, typer.Option("--dead", help="The dead letters: rows not understood, orders not closed.")
     ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="KEY", help="Of this order, as events show it. Repeatable."),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="scheduled, moved, cancelled, expired or gap; of dead letters row or close. Repeatable.",
+        ),
+    ] = None,
     table: TableOption = None,
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="TOPIC", help="Where several tables are watched: this topic alone.")
@@ -69,14 +81,16 @@ def events(
     _debug: DebugOption = False,
 ) -> None:
     """Read the topic as any subscriber would, and print events. Ends at SIGINT and SIGTERM."""
+    from cdcwatch.cli.filters import Filter
     from cdcwatch.handoff.tails import TopicTails
 
+    wanted = Filter(key or (), kind or (), dead=dead)
     topics = _topics(settings_of(context, config), table, topic)
     if dead:
         from cdcwatch.handoff.dead_letters import of_dead_letters
 
         topics = [of_dead_letters(one) for one in topics]
-    with _ending_signals() as ended, TopicTails(topics, is_ended=ended.is_set) as tails:
+    with _ending_signals() as ended, TopicTails(topics, is_ended=ended.is_set, wanted=wanted) as tails:
         if from_beginning:
             for one in islice(tails.so_far(), count):
                 _print_record(*one, json=json)

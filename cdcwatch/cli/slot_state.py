@@ -292,7 +292,7 @@ def _print_list(states: "list[SlotState]", own: str) -> None:
         return
     rows = [
         (
-            ("* " if state.status.name == own else "  ") + clipped(state.status.name, 20),
+            ("* " if state.status.name == own else "  ") + clipped(state.status.name, 18),
             clipped(state.status.plugin or "", 9),
             clipped(state.status.database or "", 12),
             str(state.status.owner_pid or "-"),

@@ -59,11 +59,19 @@ class Record:
 class TopicTail:
     """A reader of one topic. Not for several threads; close it with `with`."""
 
-    def __init__(self, settings: KafkaSettings, *, is_ended: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        is_ended: Callable[[], bool] = lambda: False,
+        wanted: Callable[[Record], bool] = lambda _record: True,
+    ) -> None:
         """Connects. PreconditionError without the topic, UnavailableError without the broker, within 10 s.
 
-        `is_ended` is asked between polls; once it is true every iteration ends.
+        `is_ended` is asked between polls; once it is true every iteration ends. Records that are not `wanted` are
+        passed over.
         """
+        self._wanted = wanted
         self._topic = self.topic = settings.topic
         self._is_ended = is_ended
         configuration = {
@@ -91,14 +99,14 @@ class TopicTail:
 
     def so_far(self) -> Iterator[Record]:
         """Every record up to what the topic held when this reader connected; in order within a partition."""
-        return self._until_end(self._low)
+        return filter(self._wanted, self._until_end(self._low))
 
     def last(self, count: int) -> list[Record]:
         """The last `count` records of the whole topic, by their timestamps."""
         span = count * _OFFSETS_A_RECORD
         while True:
             start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
-            records = list(self._until_end(start)) if count else []
+            records = list(filter(self._wanted, self._until_end(start))) if count else []
             # What a partition gave is its own newest; enough from each, or all there is, is enough from all.
             given = dict.fromkeys(start, 0)
             for record in records:
@@ -146,7 +154,10 @@ class TopicTail:
     def came(self, wait_s: float = _POLL_S) -> Record | None:
         """The next record; None where none comes in that time."""
         message = self._polled(wait_s)
-        return None if message is None or message.error() is not None else self._taken(message)
+        if message is None or message.error() is not None:
+            return None
+        record = self._taken(message)
+        return record if self._wanted(record) else None
 
     def _until_end(self, start: dict[int, int]) -> Iterator[Record]:
         """From `start` to the high watermarks of the beginning, or to the end of what is committed before them."""

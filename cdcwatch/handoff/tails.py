@@ -20,11 +20,17 @@ _TURN_S: Final = 0.2
 class TopicTails:
     """Records with the topic they come from; that is empty where there is but one."""
 
-    def __init__(self, topics: Sequence[KafkaSettings], *, is_ended: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        topics: Sequence[KafkaSettings],
+        *,
+        is_ended: Callable[[], bool],
+        wanted: Callable[[Record], bool] = lambda _record: True,
+    ) -> None:
         """Connects. Errors as of `TopicTail`."""
         self._is_ended = is_ended
         with contextlib.ExitStack() as stack:
-            self._tails = [stack.enter_context(TopicTail(one, is_ended=is_ended)) for one in topics]
+            self._tails = [stack.enter_context(TopicTail(one, is_ended=is_ended, wanted=wanted)) for one in topics]
             self._open = stack.pop_all()
 
     def __enter__(self) -> Self:

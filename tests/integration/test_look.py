@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.command import ORDERS, cdcwatch, start_cdcwatch, write_configuration
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +110,60 @@ def test_the_last_events_by_time_over_all_partitions(events: _Topic) -> None:
     assert events.printed("-n", "5") == values[-5:]
     human = cdcwatch("events", "-n", "1", "-c", events.shop).out
     assert human == "T37  scheduled  37  D\n"
+
+
+def test_filters_by_key_and_type(events: _Topic) -> None:
+    def published(*said: tuple[str, str]) -> list[bytes]:
+        values = [
+            json.dumps({"time": "T", "type": kind, "subject": key, "data": {"deadline": "D"}}).encode()
+            for key, kind in said
+        ]
+        events.producer.begin_transaction()
+        for value, (key, _) in zip(values, said, strict=True):
+            events.number += 1
+            events.producer.produce(events.topic, value, key=key, timestamp=1_700_000_000_000 + events.number)
+        events.producer.commit_transaction(20)
+        return values
+
+    first, second, third = published(
+        ("eu 1", "deadline.scheduled"), ("2", "deadline.moved"), ("eu 1", "deadline.expired")
+    )
+    published(*[(str(number), "deadline.scheduled") for number in range(100, 160)])
+    (gap,) = published(("*", "stream.gap"))
+    events.publish(1)
+    assert events.printed("--key", "eu 1") == [first, third], "however far back"
+    assert events.printed("--key", "eu 1", "--type", "expired") == [third]
+    assert events.printed("--key", "eu 1", "--key", "2", "-n", "2") == [second, third]
+    assert sorted(events.printed("--type", "deadline.moved", "--type", "gap", "--from-beginning")) == sorted(
+        [second, gap]
+    )
+    assert events.printed("--key", "nobody") == []
+    wrong = cdcwatch("events", "--type", "closed", "-c", events.shop)
+    assert (wrong.code, wrong.err.splitlines()) == (
+        2,
+        [
+            "cdcwatch: there is no type closed here",
+            "remedy: --type takes one of: scheduled, moved, cancelled, expired, gap",
+        ],
+    )
+    with start_cdcwatch("events", "-f", "-n", "0", "--type", "expired", "--json", "-c", events.shop) as process:
+        assert process.stdout is not None
+        try:
+            expired: list[str] = []
+            reader = threading.Thread(target=lambda: expired.append(process.stdout.readline()))  # type: ignore[union-attr]
+            reader.start()
+
+            def came() -> bool:
+                published(("1", "deadline.scheduled"), ("1", "deadline.expired"))
+                return bool(expired)
+
+            wait_until(came, 30, "an event that is wanted comes", every_s=0.2)
+            assert json.loads(expired[0])["type"] == "deadline.expired"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            reader.join(30)
+            process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_records_of_an_open_transaction_are_not_waited_for(events: _Topic) -> None:

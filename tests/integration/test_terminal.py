@@ -28,6 +28,7 @@ COMMANDS = [
     ["recover"],
     ["snapshot"],
     ["run"],
+    ["top"],
     ["pending"],
     ["events"],
     ["explain"],
