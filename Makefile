@@ -40,7 +40,7 @@ check: packages $(INSTALLED) ## Lint, format, types, import contracts
 docs: $(INSTALLED) ## Write what docs/ has from the code: configuration, commands
 	$(BIN)/python -m tools.reference
 
-bench: packages $(INSTALLED) ## Measurements side by side, printed as ratios
+bench: packages $(INSTALLED) ## Measurements side by side (ARGS='--only read'), printed as ratios
 	$(BIN)/python -m bench $(ARGS)
 
 # Reports are printed as they come. MINUTES is for the soak under faults; the others take what they take.
@@ -59,5 +59,5 @@ clean: ## Remove what make made here; the downloaded Kafka in ~/.cache/cdcwatch 
 $(INSTALLED): pyproject.toml | packages
 	@python=$$(tools/find-python) && { test -x $(BIN)/python || "$$python" -m venv .venv; }
 	@echo "installing cdcwatch and what it needs into .venv" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,demo]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,demo,bench]'
 	@touch $@

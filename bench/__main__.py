@@ -1,67 +1,107 @@
-"""`python -m bench`: measures, prints tables and writes RESULTS.md. Exit status 1 when the figures don't hold."""
+"""`python -m bench`: measures, prints tables, and writes results.json and what is made of it.
+
+Exit status 1 when the figures don't hold. A part that is measured by itself leaves the results of the others.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import lateness, read, report, scale, servers, takeover, visible
+from bench import closes, growth, huge, lateness, memory, read, results, scale, servers, takeover, visible
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.kafka import KAFKA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bench.report import Table
     from cdcwatch.local import LocalKafka
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
-NAMES = ("read", "lateness", "visible", "scale", "takeover")
+PARTS: dict[str, Callable[[LocalKafka, argparse.Namespace], list[Table]]] = {
+    "read": lambda broker, how: read.measure(
+        broker, events=how.events, rounds=how.rounds, match=how.match, flame=how.flame
+    ),
+    "visible": lambda broker, how: visible.measure(broker, rows=how.rows),
+    "lateness": lambda broker, how: lateness.measure(broker, rounds=how.rounds, match=how.match),
+    "huge": lambda broker, how: huge.measure(broker, changes=how.huge, match=how.match),
+    "closes": lambda broker, how: closes.measure(broker, orders=how.orders, rounds=how.rounds),
+    "memory": lambda broker, how: memory.measure(broker, starts=how.starts),
+    "growth": lambda broker, how: growth.measure(broker, most=how.most),
+}
+BY_NAME_ONLY: dict[str, Callable[[LocalKafka, argparse.Namespace], list[Table]]] = {
+    "scale": lambda broker, how: scale.measure(broker, rows=how.pending, rounds=how.scale_rounds),
+    "takeover": lambda broker, how: takeover.measure(broker, kills=how.kills, match=how.match),
+}
 
 
 def main() -> int:
-    """Every measurement in turn, or the one that is named."""
-    arguments = _arguments()
-    tables: list[Table] = []
+    """Every part in turn, or those that are named."""
+    how = _arguments()
+    parts = results.load()
+    if how.charts:
+        _told(parts)
+        return 0
+    command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+    versions = f"PostgreSQL {find_postgres().major} with wal2json, Apache Kafka {KAFKA_VERSION}"
+    chosen = {name: measure for name, measure in {**PARTS, **BY_NAME_ONLY}.items() if name in (how.only or PARTS)}
+    measured: dict[str, results.Part] = {}
     with servers.kafka() as broker:
-        for name in NAMES if arguments.only is None else [arguments.only]:
-            made = _measure(name, broker, arguments)
-            print("\n" + "\n".join(table.text() for table in made), flush=True)
-            tables += made
-    if not arguments.no_results:
-        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
-        conditions = f"PostgreSQL {find_postgres().major} with wal2json, Apache Kafka {KAFKA_VERSION}"
-        RESULTS.write_text(report.document(tables, servers=conditions, command=command))
-        print(f"written: {RESULTS}")
-    return 1 if any(table.problems for table in tables) else 0
+        for name, measure in chosen.items():
+            part = measured[name] = results.made(command, versions)
+            began_s = time.monotonic()
+            part.tables = measure(broker, how)
+            part.seconds = round(time.monotonic() - began_s, 1)
+            print("\n" + "\n".join(table.text() for table in part.tables), flush=True)
+            if not how.no_results:
+                parts[name] = part
+                results.save({name: parts[name] for name in (*PARTS, *BY_NAME_ONLY) if name in parts})
+    print("seconds: " + ", ".join(f"{name} {part.seconds:.0f}" for name, part in measured.items()))
+    if not how.no_results:
+        _told(results.load())
+    return 1 if any(table.problems for part in measured.values() for table in part.tables) else 0
 
 
-def _measure(name: str, broker: LocalKafka, arguments: argparse.Namespace) -> list[Table]:
-    if name == "read":
-        return read.measure(broker, events=arguments.events, rounds=arguments.rounds, match=arguments.match)
-    if name == "lateness":
-        return lateness.measure(broker, rounds=arguments.lateness_rounds, match=arguments.match)
-    if name == "scale":
-        return scale.measure(broker, rows=arguments.pending, rounds=arguments.scale_rounds)
-    if name == "takeover":
-        return takeover.measure(broker, kills=arguments.kills, match=arguments.match)
-    return visible.measure(broker, rows=arguments.rows)
+def _told(parts: dict[str, results.Part]) -> None:
+    for path in results.write(parts):
+        print(f"written: {path}")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--events", type=int, default=450_000, help="read: row changes (default 450000)")
-    parser.add_argument("--rounds", type=int, default=3, help="read: rounds (default 3)")
+    names = (*PARTS, *BY_NAME_ONLY)
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=names,
+        metavar="NAME",
+        help=f"of {', '.join(names)}; the last two run only when named",
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="read, lateness at one instant, closes (default 2)")
     parser.add_argument("--match", default="", metavar="TEXT", help="only readers, or shapes of load, named so")
-    parser.add_argument("--lateness-rounds", type=int, default=1, help="lateness: rounds (default 1)")
+    parser.add_argument("--events", type=int, default=450_000, help="read: row changes (default 450000)")
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
+    parser.add_argument("--huge", type=int, default=1_000_000, help="huge: changes (default 1000000)")
+    parser.add_argument("--orders", type=int, default=200_000, help="closes: orders due at once (default 200000)")
+    parser.add_argument("--starts", type=int, default=10, help="memory: starts (default 10)")
+    parser.add_argument("--most", type=int, default=10_000_000, help="growth: orders in memory (default 10000000)")
     parser.add_argument("--pending", type=int, default=10_000_000, help="scale: orders in the table (default 10000000)")
     parser.add_argument("--scale-rounds", type=int, default=1, help="scale: rounds (default 1)")
     parser.add_argument("--kills", type=int, default=20, help="takeover: of each layout (default 20)")
-    parser.add_argument("--no-results", action="store_true", help="print only; leave RESULTS.md as it is")
-    return parser.parse_args()
+    parser.add_argument("--no-results", action="store_true", help="print only; leave the files as they are")
+    parser.add_argument(
+        "--flame", type=Path, metavar="SVG", help="read: cdcwatch under py-spy, a flame graph into SVG; --no-results"
+    )
+    parser.add_argument(
+        "--charts", action="store_true", help="measure nothing; write the files from results.json again"
+    )
+    how = parser.parse_args()
+    how.no_results |= how.flame is not None
+    return how
 
 
 if __name__ == "__main__":

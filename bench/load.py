@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.closers import EVERY_S
+from bench.peers.closers import EVERY_S
 from bench.process import Failure
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ INSERT INTO orders (id, customer_id, total, expires_at)
 SELECT id, id % 977, 12.50, to_timestamp(%s::float8) + (id - %s) * %s * interval '1 s'
 FROM generate_series(%s::bigint, %s) AS id
 """.replace("id % 977", "id %% 977")
-_LEAD_S = 4.0
+_LEAD_S = 5.0
 _ROWS_A_COMMIT = 100
 _MANY = 100_000
 _MANY_ROWS_A_COMMIT = 5_000
@@ -37,15 +37,20 @@ _STEADY_ROWS_A_COMMIT = 10
 
 @dataclass(frozen=True)
 class Shape:
-    """`insert` places the orders and gives the last deadline, UNIX time."""
+    """`insert` places the orders, has jobs made of them, and gives the last deadline, UNIX time."""
 
     name: str
     orders: int
-    insert: Callable[[Database, Shape, float], float]
+    insert: Callable[[Database, Shape, float, Callable[[], None]], float]
     over_s: float = 0.0
+    chart: str = ""
+    has_jobs: bool = True
+    """All orders are there before the first deadline, so that jobs can be made of them."""
+    varies: bool = False
+    """From round to round: it is measured in several."""
 
 
-def steady(base: Database, shape: Shape, phase: float) -> float:  # noqa: ARG001 - its deadlines lie everywhere
+def steady(base: Database, shape: Shape, phase: float, enqueue: Callable[[], None]) -> float:  # noqa: ARG001 - nobody waits
     """Orders come evenly over `over_s`, each due three seconds after it came."""
     step_s = shape.over_s / shape.orders
     began_s = time.time()
@@ -59,7 +64,7 @@ def steady(base: Database, shape: Shape, phase: float) -> float:  # noqa: ARG001
     return began_s + shape.over_s + 3
 
 
-def at_once(base: Database, shape: Shape, phase: float) -> float:
+def at_once(base: Database, shape: Shape, phase: float, enqueue: Callable[[], None]) -> float:
     """All orders are there before the first deadline; the deadlines spread evenly over `over_s`.
 
     `phase`, 0 to 1: where between two polls the first one lies.
@@ -71,15 +76,15 @@ def at_once(base: Database, shape: Shape, phase: float) -> float:
     step_s = shape.over_s / shape.orders
     for first in range(1, shape.orders + 1, rows_a_commit):
         base.rows(_INSERT, first_s, 1, step_s, first, first + rows_a_commit - 1)
-    base.rows("ANALYZE orders")
+    enqueue()
+    base.rows("ANALYZE")
     if time.time() > first_s - 1:
         raise Failure("the load was not done a second before the first deadline: this machine is too busy")
     return first_s + shape.over_s
 
 
 SHAPES = (
-    Shape("1,000 orders/s for 20 s, each due 3 s later", 20_000, steady, 20.0),
-    Shape("4,000 deadlines over 20 s", 4_000, at_once, 20.0),
-    Shape("10,000 deadlines at one instant", 10_000, at_once),
-    Shape("200,000 deadlines at one instant", 200_000, at_once),
+    Shape("4,000 deadlines over 20 s", 4_000, at_once, 20.0, chart="uniform"),
+    Shape("10,000 deadlines at one instant", 10_000, at_once, chart="instant", varies=True),
+    Shape("1,000 orders/s for 20 s, each due 3 s later", 20_000, steady, 20.0, chart="steady", has_jobs=False),
 )

@@ -96,6 +96,11 @@ class Service:
         """So far."""
         return peak_rss_mb(self._child.pid)
 
+    @property
+    def rss_mb(self) -> float:
+        """Now."""
+        return status_mb(self._child.pid, "VmRSS")
+
     def require_running(self) -> None:
         """Failure when it has ended."""
         if self._child.poll() is not None:
@@ -111,6 +116,11 @@ class Service:
         output = self._child.stdout
         if output is None or not select.select([output], [], [], timeout_s)[0] or output.readline() != b"READY\n":
             raise Failure(f"not ready within {timeout_s:g} s: {self.complaint}")
+
+    def lines(self) -> Iterator[str]:
+        """What it prints after READY, line by line, until it ends."""
+        for line in self._child.stdout or ():
+            yield line.decode()
 
     def stop(self) -> None:
         """SIGTERM; Failure unless it ends with status 0 in time."""
@@ -149,8 +159,13 @@ def environment() -> dict[str, str]:
 
 def peak_rss_mb(pid: int) -> float:
     """Of a living process, so far."""
+    return status_mb(pid, "VmHWM")
+
+
+def status_mb(pid: int, field: str) -> float:
+    """A field of /proc/PID/status that is in kB."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0) / 1024
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(field)), 0) / 1024
 
 
 def process_cpu_s(pid: int) -> float:

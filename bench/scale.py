@@ -1,29 +1,22 @@
-"""How far one process goes: memory and cost an order up to ten million, and a start beside a large table."""
+"""How far one process goes: a start, and the window, beside a large table."""
 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import orjson
-
 from bench import program, servers
-from bench.lateness import percentile
 from bench.load import SCHEMA
-from bench.process import Failure, environment, service
-from bench.report import Table
+from bench.process import Failure, service
+from bench.report import Table, percentile
 
 if TYPE_CHECKING:
     from bench.servers import Database
     from cdcwatch.local import LocalKafka
 
-SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
-_SCHEDULE = Path(__file__).with_name("schedule.py")
 _DAY_S = 86_400
 _DUE_ROWS_PER_S = 2_500
 _DUE_OVER_S = 60
@@ -43,16 +36,11 @@ _LATENESS_MS = """
 SELECT extract(epoch FROM closed_at - expires_at)::float8 * 1000 FROM orders
 WHERE status = 'expired' AND id BETWEEN %s AND %s ORDER BY 1
 """
-_SCHEDULE_EXPLANATION = """
-The schedule alone, in a process of its own: keys are bigint, deadlines spread over an hour, versions 0. Bytes: growth
-of the resident set. A change is a deadline moved; due: taken out in order, 500 at a time; CPU time. Ratio: a change to
-one at the first size.
-"""
 _START_EXPLANATION = """
-The whole program with slot and Kafka (exactly_once) beside a table in which {rows:,} orders are pending, spread evenly
-over a day from ten minutes from now; {due:,} more fall due at {rate:,} a second meanwhile. READY: from the start of the
-process until it says so. A window of a minute is moved on and read every quarter of a minute, one of an hour not once
-meanwhile. Ratio: p99 to that of the window that was not moved.
+The whole program with slot and Kafka (exactly_once) beside a table in which {rows:,} orders are pending, spread
+evenly over a day from ten minutes from now; {due:,} more fall due at {rate:,} a second meanwhile. READY: from the
+start of the process until it says so. A window of a minute is moved on and read every quarter of a minute, one of an
+hour not once meanwhile. Ratio: p99 to that of the window that was not moved.
 """
 
 
@@ -66,36 +54,8 @@ class Start(NamedTuple):
 
 
 def measure(broker: LocalKafka, *, rows: int, rounds: int) -> list[Table]:
-    """The schedule by itself, then starts beside `rows` pending orders."""
-    return [_schedules(rounds), _starts(broker, rows=rows, rounds=rounds)]
-
-
-def _schedules(rounds: int) -> Table:
-    table = Table(
-        "scale: pending orders in memory",
-        _SCHEDULE_EXPLANATION.strip(),
-        ["orders", "ratio", "bytes each", "us a change", "us an order due"],
-    )
-    measured: dict[int, list[dict[str, float]]] = {size: [] for size in SIZES}
-    for _ in range(rounds):
-        for size in SIZES:
-            ended = subprocess.run(
-                [sys.executable, str(_SCHEDULE), str(size)], env=environment(), capture_output=True, check=True
-            )
-            measured[size].append(orjson.loads(ended.stdout))
-            table.note_load()
-    for size, runs in measured.items():
-        ratios = [run["change_us"] / small["change_us"] for run, small in zip(runs, measured[SIZES[0]], strict=True)]
-        table.rows.append(
-            [
-                f"{size:,}",
-                f"{statistics.median(ratios):.2f}",
-                f"{statistics.median(run['bytes_each'] for run in runs):.0f}" if size >= 100_000 else "-",
-                f"{statistics.median(run['change_us'] for run in runs):.2f}",
-                f"{statistics.median(run['due_us'] for run in runs):.2f}",
-            ]
-        )
-    return table
+    """Starts beside `rows` pending orders. The schedule by itself: see growth."""
+    return [_starts(broker, rows=rows, rounds=rounds)]
 
 
 def _starts(broker: LocalKafka, *, rows: int, rounds: int) -> Table:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 PARTITIONS = 6
 SLOT = "bench_orders"
+PUBLICATION = "cdcwatch_orders"
+PLUGINS = ("wal2json", "pgoutput")
+_PUBLISHED = "(id, status, version, expires_at)"
+_COLUMN_LISTS_SINCE = 15
 # No checkpoint falls into one run and not into the next; nothing is written by the clock.
 _QUIET = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 _RELEASE_TIMEOUT_S = 15
@@ -73,6 +77,13 @@ class Database:
         """The one value of its one row."""
         ((value,),) = self.rows(statement, *values)
         return value
+
+    def make_slot(self, plugin: str, slot: str = SLOT) -> None:
+        """With a publication of what cdcwatch needs, no more: the same for everyone who reads by pgoutput."""
+        if plugin == "pgoutput":
+            columns = _PUBLISHED if self.server.major >= _COLUMN_LISTS_SINCE else ""
+            self.rows(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE orders {columns}")
+        self.rows("SELECT pg_create_logical_replication_slot(%s, %s)", slot, plugin)
 
     def confirmed_lsn(self, slot: str = SLOT) -> int:
         """The server's confirmed_flush_lsn."""
@@ -124,7 +135,7 @@ class Topic:
         create_topic(self.settings, name, PARTITIONS, {})
         require_progress_topic(self._producer, self.settings)
 
-    def begin_at(self, base: Database, slot: str) -> None:
+    def begin_at(self, base: Database, slot: str = SLOT) -> None:
         """As if the program had read `slot` as far as it stands: no first start, no snapshot of the table."""
         system_identifier, timeline = base.rows(
             "SELECT system_identifier::text, timeline_id FROM pg_control_system(), pg_control_checkpoint()"

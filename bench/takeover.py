@@ -31,12 +31,13 @@ _ORDERS_PER_S = 100
 _DUE_S = 0.5
 _GIVE_UP_S = 90
 _EXPLANATION = """
-Two processes on one slot, Kafka with exactly_once, default settings, all on the machine of the servers. Orders come all
-the time, {rate} a second, each due after {due} s. The active process is killed (SIGKILL). Counted are the seconds from
-there until a read_committed subscriber sees the event of an order that was inserted afterwards, and until an order is
-closed that was due afterwards; then how late the latest close was. Two workers (`--role close`) go on closing beside
-`--role read`. The last two rows: one worker of three is ended, by SIGKILL or SIGTERM, beside one reader.
-A host that dies without a word shows only after the server's wal_sender_timeout, or the worker's session.timeout.ms.
+Two processes on one slot, Kafka with exactly_once, default settings, all on the machine of the servers. Orders come
+all the time, {rate} a second, each due after {due} s. The active process is killed (SIGKILL). Counted are the seconds
+from there until a read_committed subscriber sees the event of an order that was inserted afterwards, and until an
+order is closed that was due afterwards; then how late the latest close was. Two workers (`--role close`) go on
+closing beside `--role read`. The last two rows: one worker of three is ended, by SIGKILL or SIGTERM, beside one
+reader. A host that dies without a word shows only after the server's wal_sender_timeout, or the worker's
+session.timeout.ms.
 """
 
 

@@ -8,16 +8,16 @@ import random
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from bench import program, servers
-from bench.lateness import percentile
+from bench import heap, program, servers
 from bench.load import SCHEMA
 from bench.process import Failure, service
-from bench.report import Table
+from bench.report import Table, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,10 +29,10 @@ DELIVERIES = ("exactly_once", "at_least_once")
 _SEEN_TIMEOUT_S = 20
 _WARM_UP_ROWS = 20
 _EXPLANATION = """
-cdcwatch: from the return of COMMIT, by the client that inserted the row, to the record in the hands of a read_committed
-subscriber; fsync is on. Bare: from handing a producer one record of the same size, in a transaction of its own or
-idempotent without one. The next row follows 5 to 30 ms after the last was seen. Ratio: p50 to the bare one of the same
-delivery.
+cdcwatch whole: from the return of COMMIT, by the client that inserted the row, to the record in the hands of a
+read_committed subscriber; fsync is on. Bare: from handing a producer one record of the same size, in a transaction of
+its own or idempotent without one. The next row follows 5 to 30 ms after the last was seen. Ratio: p50 to the bare one
+of the same delivery.
 """
 
 
@@ -68,25 +68,23 @@ class _Subscriber(threading.Thread):
 
 
 def measure(broker: LocalKafka, *, rows: int) -> list[Table]:
-    """Both deliveries, and beside each what Kafka alone takes."""
+    """Both deliveries and plugins, and beside each delivery what Kafka alone takes; then the way to the heap."""
     table = Table(
-        f"visible: commit to subscriber, {rows} rows one at a time",
+        f"From commit to subscriber, {rows} rows one at a time",
         _EXPLANATION.strip(),
         ["sender", "ratio", "p50 ms", "p99", "max", "seen"],
     )
     with servers.postgres(fsync=True) as server:
         for delivery in DELIVERIES:
-            bare = _delays_ms(f"bare, {delivery}", lambda topic, kind=delivery: _bare(topic, kind), broker, rows, table)
-            ours = _delays_ms(
-                f"cdcwatch, {delivery}",
-                lambda topic, kind=delivery: _cdcwatch(server, topic, kind),
-                broker,
-                rows,
-                table,
-            )
-            for name, delays_ms in ((f"cdcwatch, {delivery}", ours), (f"bare, {delivery}", bare)):
-                table.rows.append(_row(name, delays_ms, bare, rows))
-    return [table]
+            bare = _delays_ms(f"bare, {delivery}", partial(_bare, delivery=delivery), broker, rows, table)
+            for plugin in servers.PLUGINS:
+                name = f"cdcwatch, {plugin}, {delivery}"
+                ours = _delays_ms(
+                    name, partial(_cdcwatch, server, delivery=delivery, plugin=plugin), broker, rows, table
+                )
+                table.rows.append(_row(name, ours, bare, rows))
+            table.rows.append(_row(f"bare, {delivery}", bare, bare, rows))
+        return [table, heap.measure(broker, server, rows=rows)]
 
 
 def _delays_ms(
@@ -116,16 +114,16 @@ def _delays_ms(
     load = table.note_load()
     delays_ms.sort()
     said = f"p50 {percentile(delays_ms, 0.5):6.1f} ms" if delays_ms else "nothing"
-    print(f"visible  {name:30} {said}  load {load:.1f}", flush=True)
+    print(f"visible  {name:40} {said}  load {load:.1f}", flush=True)
     return delays_ms
 
 
 @contextlib.contextmanager
-def _cdcwatch(server: LocalPostgres, topic: Topic, delivery: str) -> Iterator[Callable[[int], float]]:
+def _cdcwatch(server: LocalPostgres, topic: Topic, *, delivery: str, plugin: str) -> Iterator[Callable[[int], float]]:
     with servers.database(server, "bench_visible") as base, tempfile.TemporaryDirectory() as directory:
         base.rows(SCHEMA)
-        base.rows("SELECT pg_create_logical_replication_slot(%s, 'wal2json')", servers.SLOT)
-        path = program.configuration(Path(directory), base, topic=topic, delivery=delivery)
+        base.make_slot(plugin)
+        path = program.configuration(Path(directory), base, topic=topic, delivery=delivery, plugin=plugin)
 
         def insert(key: int) -> float:
             base.rows("INSERT INTO orders (id, expires_at) VALUES (%s, clock_timestamp() + interval '1 day')", key)
@@ -137,7 +135,7 @@ def _cdcwatch(server: LocalPostgres, topic: Topic, delivery: str) -> Iterator[Ca
 
 
 @contextlib.contextmanager
-def _bare(topic: Topic, delivery: str) -> Iterator[Callable[[int], float]]:
+def _bare(topic: Topic, *, delivery: str) -> Iterator[Callable[[int], float]]:
     is_transactional = delivery == "exactly_once"
     identity = {"transactional.id": f"bench.{topic.name}"} if is_transactional else {}
     producer = Producer(

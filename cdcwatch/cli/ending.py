@@ -1,5 +1,6 @@
 """What SIGTERM and SIGINT mean to a service, from before it is made until the process ends."""
 
+import _thread
 import os
 import signal
 from collections.abc import Iterator
@@ -42,7 +43,9 @@ class Ending:
             # Nothing more is confirmed: whatever is not durable is read again at the next start.
             os._exit(NOT_DURABLE_EXIT)
         if self._service is not None:
-            self._service.stop()
+            # Not from here: the main thread may be in the middle of waiting for the very thing that `stop` sets, with
+            # its lock taken. `threading` has locks of its own that the main thread may have: hence a bare thread.
+            _thread.start_new_thread(self._service.stop, ())
 
 
 @contextmanager

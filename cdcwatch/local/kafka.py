@@ -5,12 +5,9 @@ from __future__ import annotations
 import atexit
 import base64
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +15,9 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdcwatch.local.binaries import find_java, find_maven
+from cdcwatch.local.binaries import find_java
 from cdcwatch.local.errors import LocalServiceError
+from cdcwatch.local.jars import bring, reason
 from cdcwatch.local.process import OwnedProcess, free_port, last_line, launched
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 KAFKA_VERSION = "4.4.0"
 _POM = Path(__file__).with_name("kafka-pom.xml")
-_COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _JAVA_FLAGS = (
     "-Xmx256m",
     "-Xms64m",
@@ -40,9 +37,7 @@ _JAVA_FLAGS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )
-_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
 _COMMAND_TIMEOUT_S = 120
-_MAVEN_TIMEOUT_S = 600
 
 
 class LocalKafka:
@@ -172,7 +167,7 @@ class LocalKafka:
         )
         if done.returncode != 0:
             raise LocalServiceError(
-                f"Kafka could not format {self._data}: {_reason(done.stdout)}", remedy=f"look at {self.directory}"
+                f"Kafka could not format {self._data}: {reason(done.stdout)}", remedy=f"look at {self.directory}"
             )
 
 
@@ -207,40 +202,8 @@ def server_properties(
 
 
 def bring_jars() -> Path:
-    """The directory of the broker's jars, which Maven brings once (43 MB).
-
-    It is in CDCWATCH_CACHE, else in ~/.cache/cdcwatch. LocalServiceError without Maven or its repository.
-    """
-    cache = Path(os.environ.get("CDCWATCH_CACHE") or Path.home() / ".cache" / "cdcwatch").absolute()
-    jars = cache / f"kafka-{KAFKA_VERSION}"
-    if jars.is_dir():
-        return jars
-    maven = find_maven()
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
-        brought = Path(unfinished) / "jars"
-        pom = shutil.copy(_POM, Path(unfinished) / "pom.xml")
-        options = ["-q", "-B", "-f", str(pom), _COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={brought}"]
-        done = subprocess.run(
-            launched([maven, *options], user=None, death_signal=signal.SIGTERM),
-            cwd=unfinished,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_MAVEN_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise LocalServiceError(
-                f"Maven could not bring Apache Kafka {KAFKA_VERSION}: {_reason(done.stdout)}",
-                remedy="see that Maven reaches its repository (proxy and mirror: ~/.m2/settings.xml)",
-            )
-        try:
-            brought.rename(jars)
-        except OSError:  # another process was quicker
-            if not jars.is_dir():
-                raise
-    return jars
+    """The directory of the broker's jars, which Maven brings once (43 MB). LocalServiceError as of `bring`."""
+    return bring(_POM, f"kafka-{KAFKA_VERSION}", what=f"Apache Kafka {KAFKA_VERSION}")
 
 
 class _Metadata:
@@ -274,10 +237,3 @@ def _cluster_id() -> str:
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass  # it would read as an option
     return text
-
-
-def _reason(output: bytes) -> str:
-    """The first line marked as an error, else the last line that says something."""
-    lines = [line.strip() for line in _TERMINAL_CODE.sub("", output.decode(errors="replace")).split("\n")]
-    said = [line for line in lines if line]
-    return next((line for line in said if "ERROR" in line), said[-1] if said else "it said nothing")

@@ -117,6 +117,26 @@ def test_an_error_brings_back_what_signals_meant() -> None:
     assert [signal.getsignal(number) for number in NUMBERS] == before
 
 
+def test_a_signal_in_the_middle_of_a_wait_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler runs in the main thread: what that has locked just then must not be waited for."""
+    monkeypatch.setattr("cdcwatch.telemetry.configure_log", lambda *_, **__: None)
+    lock, stopped = threading.Lock(), threading.Event()
+
+    class Waiting:
+        def stop(self) -> None:
+            if lock.acquire(timeout=20 if threading.current_thread() is not threading.main_thread() else 0):
+                stopped.set()
+
+        def run(self) -> None:
+            with lock:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert stopped.wait(20), "nobody told it to stop"
+
+    with ending_by_signal() as ending:
+        run.serve(Waiting, ending, log_format="text", debug=False)
+    assert ending.is_asked_for
+
+
 def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)

@@ -1,0 +1,136 @@
+"""results.json, and what is made of it: RESULTS.md, the charts, and the tables that stand in the documentation.
+
+Each part of the bench stands there with the conditions of its last run, so that one can be measured again by itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from bench import charts
+from bench.report import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+JSON = Path(__file__).with_name("results.json")
+MARKDOWN = Path(__file__).with_name("RESULTS.md")
+CHARTS = ROOT / "docs/charts"
+PAGES = (ROOT / "docs/performance.md",)
+_PACKAGES = ("psycopg", "confluent-kafka", "orjson")
+_MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_HEAD = """# Results of `python -m bench`
+
+Ratios are taken within a round, so that the machine's drift between rounds cancels out; figures are medians of the
+rounds. Only ratios of one run compare: the absolute figures are those of one machine, in one hour. Servers, clients and
+load all run on it. Written from `bench/results.json`, as are the charts and tables of docs/performance.md.
+"""
+
+
+@dataclass
+class Part:
+    """What one part of the bench measured, and when, how and on what."""
+
+    began: str
+    command: str
+    machine: str
+    versions: str
+    seconds: float
+    tables: list[Table] = field(default_factory=list)
+
+    def conditions(self) -> str:
+        """In one line."""
+        return f"{self.began} UTC, `{self.command}`, took {self.seconds:.0f} s. {self.machine}; {self.versions}."
+
+
+def made(command: str, servers: str) -> Part:
+    """A part that begins now."""
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return Part(
+        began=f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d %H:%M}",
+        command=command,
+        machine=f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        versions=f"{servers}, Python {platform.python_version()}, {packages}, cdcwatch {version('cdcwatch')}",
+        seconds=0.0,
+    )
+
+
+def load(path: Path | None = None) -> dict[str, Part]:
+    """By the part's name; empty where nothing was measured yet."""
+    path = path or JSON
+    if not path.exists():
+        return {}
+    parts = {name: Part(**document) for name, document in orjson.loads(path.read_bytes()).items()}
+    for part in parts.values():
+        part.tables = [Table.of(table) for table in part.tables]
+    return parts
+
+
+def save(parts: dict[str, Part], path: Path | None = None) -> None:
+    """As JSON that a diff of can be read."""
+    documents: dict[str, Any] = {name: asdict(part) for name, part in parts.items()}
+    (path or JSON).write_bytes(orjson.dumps(documents, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def document(parts: dict[str, Part]) -> str:
+    """RESULTS.md."""
+    return _HEAD + "".join(f"\n## {name}\n\n{part.conditions()}\n{_tables(part)}" for name, part in parts.items())
+
+
+def _tables(part: Part) -> str:
+    return "".join(f"\n{table.markdown()}" for table in part.tables)
+
+
+def filled(page: str, parts: dict[str, Part]) -> str:
+    """A page with what stands between its markers `<!-- bench:NAME -->` and `<!-- /bench -->` written anew.
+
+    NAME is a part, or a part and a table's number in it, as in `lateness-2`; or `flame`: the flame graphs there are.
+    """
+    return _MARKED.sub(lambda found: f"{found[1]}{_extract(found[2], parts)}\n{found[3]}", page)
+
+
+def _extract(name: str, parts: dict[str, Part]) -> str:
+    if name == "flame":
+        graphs = sorted(CHARTS.glob("flame-*.svg"))
+        return "\n".join(f"![Flame graph: {one.stem}](charts/{one.name})" for one in graphs) or "None is kept here yet."
+    part, _, number = name.partition("-")
+    if part not in parts:
+        return "Not measured yet: `make bench`."
+    tables = parts[part].tables
+    chosen = tables if not number else tables[int(number) - 1 : int(number)]
+    shown = [f"*{table.title}*\n\n{table.grid()}\n" for table in chosen]
+    return "\n".join([*shown, f"{parts[part].conditions()} Load average: {_loads(chosen)}."])
+
+
+def _loads(tables: list[Table]) -> str:
+    loads = [load for table in tables for load in table.loads]
+    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
+
+
+def written(parts: dict[str, Part]) -> Iterator[tuple[Path, str]]:
+    """Every file that is made of the results, and its text."""
+    yield MARKDOWN, document(parts)
+    for name, drawn in charts.drawn({name: part.tables for name, part in parts.items()}):
+        yield CHARTS / f"{name}.svg", drawn
+    for page in PAGES:
+        yield page, filled(page.read_text(), parts)
+
+
+def write(parts: dict[str, Part]) -> list[Path]:
+    """All of them; which ones."""
+    CHARTS.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for path, text in written(parts):
+        path.write_text(text)
+        paths.append(path)
+    return paths

@@ -1,0 +1,61 @@
+"""How figures come about: ratios within a round, what doesn't count, what is read from other programs' words."""
+
+from __future__ import annotations
+
+from bench import closing, growth, lateness, memory, read
+from bench.load import SHAPES
+from bench.readers import BASELINE, DEBEZIUM, Reader, baseline_of, readers
+
+
+def reading(rate: float, problem: str = "") -> read.Run:
+    return read.Run(rate, 2.0, 1.0, 0.5, 50.0, not problem, problem)
+
+
+def test_a_ratio_is_taken_within_the_round_and_a_round_that_failed_does_not_count() -> None:
+    ours = Reader("cdcwatch", "pgoutput", lambda _: [], publishes=True)
+    by_name = {
+        BASELINE: [reading(100), reading(10), reading(1, "slow")],
+        baseline_of("pgoutput"): [reading(200), reading(20), reading(20)],
+        "cdcwatch": [reading(50), reading(10), reading(10)],
+        DEBEZIUM: [reading(25), reading(4), reading(1000, "died")],
+    }
+    row = read._row(ours, by_name["cdcwatch"], by_name, 200_000)
+    assert row[:5] == ["cdcwatch", "0.75", "0.50", "2.25", "10"]
+    assert row[5:] == ["1.00", "0.50", "0.25", "50", "yes"]
+    quiet = Reader("cdcwatch", "pgoutput", lambda _: [])
+    assert read._row(quiet, by_name["cdcwatch"], by_name, 200_000)[3] == "-"
+    assert read._row(ours, [reading(5, "died")], by_name, 1)[1:] == [*["-"] * 8, "no"]
+
+
+def test_readers_of_other_names_are_neither_run_nor_built() -> None:
+    found, missing = readers("no sink, nobody")
+    assert [one.name for one in found] == [baseline_of("wal2json"), baseline_of("pgoutput")]
+    assert not missing
+
+
+def test_lateness_goes_by_the_round_and_tells_what_was_early() -> None:
+    shape = SHAPES[0]
+    runs = {
+        closing.BASELINE: [closing.Run([10.0, 100.0], 1, 1, 1, 30), closing.Run([10.0, 50.0], 1, 1, 1, 30)],
+        "cdcwatch": [closing.Run([1.0, 10.0], 2, 3, 4, 60), closing.Run([-1.0, 10.0], 2, 3, 4, 60)],
+        "another": [None, closing.Run([25.0], 1, 1, 1, 1)],
+    }
+    row = lateness._row("cdcwatch", runs["cdcwatch"], runs, shape)
+    assert row[1:3] == ["0.15", "-"]
+    assert row[6:8] == ["1", f"4/{2 * shape.orders}"]
+    assert lateness._row("another", runs["another"], runs, shape)[1] == "0.50"
+    assert lateness._row("another", [None], runs, shape)[1:] == ["-"] * (len(lateness.COLUMNS) - 1)
+
+
+def test_a_rate_of_closes_is_up_to_the_last() -> None:
+    assert closing.Run([1.0, 400.0, 2000.0], 1, 1, 1, 1).closes_a_s == 1.5
+
+
+def test_import_times_are_added_up_without_what_was_imported_within() -> None:
+    told = "import time: self [us] | cumulative | imported package\nimport time:  100 |   100 |   zlib\nimport time: 20 | 120 | x\nelse\n"
+    assert memory.imports_us(told) == 120
+
+
+def test_pending_orders_are_those_of_all_tables() -> None:
+    told = '# HELP cdcwatch_pending_entries Deadlines.\ncdcwatch_pending_entries{table="a"} 2.0\ncdcwatch_pending_entries{table="b"} 3e+06\nother 9\n'
+    assert growth.pending_of(told) == 3_000_002
