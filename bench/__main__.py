@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=2, help="read, lateness at one instant, closes (default 2)")
     parser.add_argument("--match", default="", metavar="TEXT", help="only readers, or shapes of load, named so")
-    parser.add_argument("--events", type=int, default=450_000, help="read: row changes (default 450000)")
+    parser.add_argument("--events", type=int, default=300_000, help="read: row changes (default 300000)")
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--huge", type=int, default=1_000_000, help="huge: changes (default 1000000)")
     parser.add_argument("--orders", type=int, default=200_000, help="closes: orders due at once (default 200000)")
