@@ -119,7 +119,7 @@ def test_an_error_brings_back_what_signals_meant() -> None:
 
 def test_a_signal_in_the_middle_of_a_wait_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler runs in the main thread: what that has locked just then must not be waited for."""
-    monkeypatch.setattr("cdcwatch.telemetry.configure_log", lambda *_, **__: None)
+    monkeypatch.setattr("cdcwatch.log.configure_log", lambda *_, **__: None)
     lock, stopped = threading.Lock(), threading.Event()
 
     class Waiting:
