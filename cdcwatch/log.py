@@ -1,6 +1,6 @@
 """The log: one line an event of consequence, as text or JSON, on stderr. Repeats are counted and told together.
 
-Position, table and the like stand in fields of their own in JSON: `_log.info(…, extra={"lsn": …})`.
+Position, reason and the like stand in fields of their own in JSON: `_log.info(…, extra={"lsn": …})`.
 Never in it: row values, passwords.
 """
 
@@ -11,17 +11,75 @@ import logging
 import re
 import threading
 import time
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from cdcwatch.lsn import format_lsn
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from cdcwatch.errors import CdcwatchError
 
 FIELDS: Final = ("lsn", "table", "topic", "slot", "partition", "count", "reason", "remedy")
 """What a line may have beside its message."""
 REPEATS_S: Final = 60.0
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _MOST_KEYS: Final = 1000
+
+
+_table: Final[ContextVar[str]] = ContextVar("table", default="")
+
+
+def told_of(error: CdcwatchError, *, lsn: int | None = None) -> dict[str, Any]:
+    """For `extra=`: why, what to do about it, and where in the stream."""
+    return {"reason": str(error), "remedy": error.remedy, **({} if lsn is None else at_lsn(lsn))}
+
+
+def at_lsn(lsn: int) -> dict[str, Any]:
+    """For `extra=`: where in the stream."""
+    return {"lsn": format_lsn(lsn)}
+
+
+@contextmanager
+def about_table(name: str) -> Iterator[None]:
+    """What is logged inside, and in threads of ours that are started inside, names this table; empty: none."""
+    token = _table.set(name)
+    try:
+        yield
+    finally:
+        _table.reset(token)
+
+
+class NamingThread(threading.Thread):
+    """Its lines in the log name the table that those of whoever starts it do."""
+
+    _context: Context | None = None
+
+    def start(self) -> None:
+        """As of Thread."""
+        self._context = copy_context()
+        super().start()
+
+    def run(self) -> None:
+        """As of Thread."""
+        if self._context is not None:
+            self._context.run(super().run)
+
+
+class TableFilter(logging.Filter):
+    """Names the table that a line is about."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Once a record, in the thread that logs."""
+        table = _table.get()
+        if table and not hasattr(record, "table"):
+            record.table = table
+            shown = table.replace("%", "%%") if record.args else table
+            record.msg = f"{shown}: {record.msg}"
+        return True
 
 
 class JsonFormatter(logging.Formatter):
@@ -127,6 +185,7 @@ class _Handler(logging.StreamHandler[Any]):
 def configure_log(log_format: str, *, level: int = logging.INFO) -> None:
     """On stderr. `log_format`: `text` or `json`. `level` below info: nothing is held back."""
     handler = _Handler()
+    handler.addFilter(TableFilter())
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:

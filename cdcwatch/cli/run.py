@@ -124,7 +124,7 @@ def close_until_stopped(settings: "Settings", ending: Ending, *, debug: bool) ->
 
 def serve(made: "Callable[[], Service | Sweeper | Worker]", ending: Ending, *, log_format: str, debug: bool) -> None:
     """Runs a service until it ends, or a signal ends it; begins anew where it says so."""
-    from cdcwatch.log import configure_log
+    from cdcwatch.log import configure_log, told_of
     from cdcwatch.pipeline.beginning import StartOverError
 
     configure_log(log_format, level=logging.DEBUG if debug else logging.INFO)
@@ -135,7 +135,7 @@ def serve(made: "Callable[[], Service | Sweeper | Worker]", ending: Ending, *, l
             service.run()
         except StartOverError as error:
             if not ending.is_asked_for:
-                logging.getLogger("cdcwatch").warning("%s; beginning anew", error)
+                logging.getLogger("cdcwatch").warning("%s; beginning anew", error, extra=told_of(error))
         else:
             return
 

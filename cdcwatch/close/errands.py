@@ -19,6 +19,7 @@ from cdcwatch.close.outcome import Outcome
 from cdcwatch.close.workers import RECONNECT, log_mistake
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.instant import NEGATIVE_INFINITY_US
+from cdcwatch.log import NamingThread, told_of
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ class Errands:
         self.last_error = ""
         self._table: ClaimTable | None = None
         self._threads = [
-            threading.Thread(target=self._call_on, name=f"cdcwatch-call-{number}", daemon=True)
+            NamingThread(target=self._call_on, name=f"cdcwatch-call-{number}", daemon=True)
             for number in range(concurrency)
         ]
-        self._recorder = threading.Thread(target=self._record_on, name="cdcwatch-record", daemon=True)
+        self._recorder = NamingThread(target=self._record_on, name="cdcwatch-record", daemon=True)
 
     def start(self, make_table: Callable[[], ClaimTable]) -> None:
         """Starts the threads; the table connects by itself, and again when its connection breaks."""
@@ -264,6 +265,7 @@ class Errands:
                     counted(given_up, "order"),
                     self._failed_status,
                     over[-1].error,
+                    extra={"reason": over[-1].error, "count": given_up},
                 )
 
     def _tell(self, recorded: Recorded, began_us: int) -> None:
@@ -292,7 +294,11 @@ class Errands:
         if claims:
             self.claimed(claims)
         if stuck:
-            _log.warning("%s of a process that was silent for too long taken over", counted(stuck, "claim"))
+            _log.warning(
+                "%s of a process that was silent for too long taken over",
+                counted(stuck, "claim"),
+                extra={"count": stuck},
+            )
 
     def _put_back(self, held: Sequence[Ended], answer: Answer) -> None:
         """To be recorded once whoever holds the rows has let them go."""
@@ -301,7 +307,7 @@ class Errands:
 
     def _lose(self, table: ClaimTable, results: Sequence[_Result], error: CdcwatchError) -> None:
         if not self.last_error:
-            _log.warning("recording claims waits for the database: %s", error)
+            _log.warning("recording claims waits for the database: %s", error, extra=told_of(error))
         self.last_error, self._is_doubtful = str(error), True
         table.disconnect()
         self._observer.database_lost(error)
@@ -312,7 +318,12 @@ class Errands:
         now_us = self._clock.monotonic_us()
         if self._complained_us is None or now_us - self._complained_us >= _COMPLAINT_US:
             self._complained_us = now_us
-            _log.warning("%s failed, tried again later; the last: %s", counted(len(again), "attempt"), again[-1].error)
+            _log.warning(
+                "%s failed, tried again later; the last: %s",
+                counted(len(again), "attempt"),
+                again[-1].error,
+                extra={"reason": again[-1].error},
+            )
 
     @staticmethod
     def _delay_s(attempt: int, called: Called | None) -> float:

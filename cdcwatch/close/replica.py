@@ -159,4 +159,4 @@ class ReplicaFirst:
             why = "sweep.dsn is no standby of the server and database of postgres.dsn"
         if self._said != reason:
             self._said = reason
-            _log.warning("the sweep scans the primary instead of the standby: %s", why)
+            _log.warning("the sweep scans the primary instead of the standby: %s", why, extra={"reason": why})

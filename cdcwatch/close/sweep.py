@@ -17,6 +17,7 @@ from cdcwatch.close.instances import BEAT_S
 from cdcwatch.close.shards import Shard
 from cdcwatch.close.workers import RECONNECT, log_mistake
 from cdcwatch.errors import CdcwatchError
+from cdcwatch.log import NamingThread, told_of
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Sweep:
         self._reported = 0
         self._last_error = ""
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cdcwatch-sweep", daemon=True)
+        self._thread = NamingThread(target=self._run, name="cdcwatch-sweep", daemon=True)
         self.has_looked = False
         """Whether it came through a look."""
 
@@ -158,7 +159,7 @@ class Sweep:
                 except CdcwatchError as error:
                     failures += 1
                     if not self._last_error:
-                        _log.warning("the sweep can't look: %s", error)
+                        _log.warning("the sweep can't look: %s", error, extra=told_of(error))
                     self._fail(str(error), failures)
                 except Exception as error:  # noqa: BLE001 - see below
                     # A mistake of ours must not end the thread: its share would be left, and nobody would know.
@@ -348,9 +349,10 @@ class Sweep:
             return
         self._observer.recovered(count)
         if self._has_told is None:
-            _log.info("the sweep closed %s", counted(count, "overdue order"))
+            _log.info("the sweep closed %s", counted(count, "overdue order"), extra={"count": count})
         else:
             _log.warning(
                 "the sweep recovered %s: overdue, and not told by the stream in time; see docs/runbook.md, 'The sweep'",
                 counted(count, "order"),
+                extra={"count": count},
             )

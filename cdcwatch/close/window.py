@@ -17,6 +17,7 @@ from cdcwatch.close.clock import DatabaseClock
 from cdcwatch.close.workers import CLOCK_SAMPLES, RECONNECT, log_mistake
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.instant import NEGATIVE_INFINITY_US
+from cdcwatch.log import NamingThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,7 @@ class Window:
         self._reload_wanted = threading.Event()
         self._awake = threading.Event()
         """Ends the pause between two looks."""
-        self._thread = threading.Thread(target=self._run, name="cdcwatch-window", daemon=True)
+        self._thread = NamingThread(target=self._run, name="cdcwatch-window", daemon=True)
         self._last_error = ""
         self._progress_us = clock.monotonic_us()
         self._stream_lags, self._is_wanted = stream_lags, is_wanted

@@ -14,6 +14,7 @@ from cdcwatch.close.closer import ATTEMPTS
 from cdcwatch.close.retries import Backoff
 from cdcwatch.close.timekeeping import Timekeeping
 from cdcwatch.errors import CdcwatchError, ConnectionBrokeError
+from cdcwatch.log import NamingThread, told_of
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Workers:
         self._observer = observer or NoObserver()
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"cdcwatch-close-{number}", daemon=True)
+            NamingThread(target=self._run, args=(number,), name=f"cdcwatch-close-{number}", daemon=True)
             for number in range(concurrency)
         ]
         # Each slot is written by its own thread only.
@@ -244,7 +245,12 @@ class Workers:
         if settled.given_up:
             self._tell_given_up(table, settled.given_up)
         elif report.error:
-            log.warning("%s not closed for now: %s", counted(len(report.unclosed), "order"), report.error)
+            log.warning(
+                "%s not closed for now: %s",
+                counted(len(report.unclosed), "order"),
+                report.error,
+                extra={"reason": report.error},
+            )
         return settled.stalled
 
     def _tell_on_another(self, table: Table, given_up: list[Unclosed]) -> None:
@@ -269,6 +275,7 @@ class Workers:
             counted(len(given_up), "order"),
             self._attempts,
             given_up[-1].error,
+            extra={"reason": given_up[-1].error, "count": len(given_up)},
         )
 
     def _measure(self, number: int, table: Table) -> None:
@@ -285,7 +292,7 @@ class Workers:
 
     def _lose(self, number: int, table: Table, error: CdcwatchError) -> None:
         if self._connected[number] or not self._errors[number]:
-            log.warning("closing waits for the database: %s", error)
+            log.warning("closing waits for the database: %s", error, extra=told_of(error))
         if self._connected[number]:
             self._losses += 1  # two at once may count as one: it differs from what the others saw all the same
         self._connected[number] = False

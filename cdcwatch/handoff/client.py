@@ -253,4 +253,4 @@ def create_topic(settings: KafkaSettings, topic: str, partitions: int, configura
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise explain_kafka_exception(error) from error
-    _log.info("made the topic %s with %d partitions", topic, partitions)
+    _log.info("made the topic %s with %d partitions", topic, partitions, extra={"topic": topic})

@@ -40,6 +40,7 @@ def tell_made_anew(topic: str) -> None:
         "the topic %s was made anew and lacks what the one before held (remedy: stop, `cdcwatch snapshot` tells it of"
         " the open orders, start again)",
         topic,
+        extra={"topic": topic},
     )
 
 

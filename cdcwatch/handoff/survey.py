@@ -84,7 +84,12 @@ def _records(settings: KafkaSettings, ends: dict[int, tuple[int, int]]) -> Itera
                     del left[partition]
             if now_s - said_s > _REPORT_S:
                 said_s = now_s
-                _log.info("reading %s: %d events so far", settings.topic, count)
+                _log.info(
+                    "reading %s: %d events so far",
+                    settings.topic,
+                    count,
+                    extra={"topic": settings.topic, "count": count},
+                )
     except KafkaException as error:
         raise explain_kafka_exception(error) from error
     finally:

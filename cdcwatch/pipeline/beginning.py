@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import CdcwatchError, PreconditionError
+from cdcwatch.log import told_of
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def where_to_begin(
     except PreconditionError as error:
         if not accept_gap:
             raise
-        _log.warning("gap accepted: %s", error)
+        _log.warning("gap accepted: %s", error, extra=told_of(error, lsn=facts.confirmed_flush_lsn))
         gap = str(error)
     added = [] if progress is None else added_tables(progress.origin, origin)
     if added:

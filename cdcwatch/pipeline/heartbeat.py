@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cdcwatch.errors import CdcwatchError, UnavailableError
+from cdcwatch.log import told_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,5 +40,7 @@ class Heartbeat(threading.Thread):
                 continue
             except CdcwatchError as error:
                 if str(error) != said:
-                    _log.warning("heartbeat: %s (remedy: %s, or slot.heartbeat_s = 0)", error, error.remedy)
+                    _log.warning(
+                        "heartbeat: %s (remedy: %s, or slot.heartbeat_s = 0)", error, error.remedy, extra=told_of(error)
+                    )
                 said = str(error)

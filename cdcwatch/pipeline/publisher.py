@@ -10,6 +10,7 @@ from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
+from cdcwatch.log import at_lsn, told_of
 from cdcwatch.pipeline.beginning import StartOverError, StoppedError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Publisher(threading.Thread):
         self._outbox.is_sink_failing = False
         if self._outbox.is_idle:
             self.last_error = None
-        _log.info("publisher: the sink is open")
+        _log.info("publisher: the sink is open", extra=at_lsn(self._outbox.flush_lsn))
 
     def _reopened(self, progress: Progress | None) -> None:
         if not self._sink.is_transactional:
@@ -163,6 +164,6 @@ class Publisher(threading.Thread):
         self.last_error = str(error)
         self._outbox.is_sink_failing = True
         self._failing()
-        _log.warning("publisher: %s; again in %.1f s%s", error, wait_s, remedy)
+        _log.warning("publisher: %s; again in %.1f s%s", error, wait_s, remedy, extra=told_of(error))
         self._sink.close()
         return wait_s

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import UnavailableError
+from cdcwatch.log import told_of
 
 if TYPE_CHECKING:
     import threading
@@ -30,6 +31,6 @@ def once_reachable(look: Callable[[], T], ended: threading.Event, *, stands_by: 
             if not stands_by:
                 raise
             wait_s = backoff.next_s()
-            _log.warning("%s; again in %.1f s", error, wait_s)
+            _log.warning("%s; again in %.1f s", error, wait_s, extra=told_of(error))
             ended.wait(wait_s)
     return None

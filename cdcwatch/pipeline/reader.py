@@ -14,6 +14,7 @@ from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, GapError, PreconditionError, UnavailableError
 from cdcwatch.handoff.progress import Origin, Progress, TableMark
+from cdcwatch.log import at_lsn, told_of
 from cdcwatch.pipeline.beginning import StartOverError, require_no_gap
 from cdcwatch.pipeline.follower import LAG_S, Follower, ReadingState, StreamRestart
 from cdcwatch.pipeline.readiness import ReaderSigns
@@ -229,7 +230,7 @@ class Reader(threading.Thread):
     def _lost(self, error: UnavailableError) -> float:
         wait_s = self._backoff.next_s()
         self.reconnect_count += 1
-        _log.warning("reader: %s; again in %.1f s", error, wait_s)
+        _log.warning("reader: %s; again in %.1f s", error, wait_s, extra=told_of(error, lsn=self.confirmed_lsn))
         failpoints.reached("stream.lost")
         return wait_s
 
@@ -326,7 +327,7 @@ class Reader(threading.Thread):
                 raise StartOverError(str(error)) from None
             mark = self._state.snapshot
             self._state.snapshot = mark if mark and self._begin_lsn < mark.lsn else None
-        _log.info("reader: the stream goes on")
+        _log.info("reader: the stream goes on", extra=at_lsn(self._begin_lsn))
         return self._state, self._derivation
 
     def _close_outbox(self) -> None:

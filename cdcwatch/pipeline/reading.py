@@ -72,6 +72,7 @@ class ReadingWatch:
                 "this database has no slot %s, by which a late reader would show: orders are closed by what the table"
                 " shows (remedy: set slot.name as the reader has it, or make it: cdcwatch slot create)",
                 self._slot,
+                extra={"slot": self._slot},
             )
         self._is_missing = found is None
         self._last = found or Reading(False, 0, 0)

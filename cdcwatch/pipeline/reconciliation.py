@@ -17,6 +17,7 @@ from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.told import Told
+from cdcwatch.lsn import format_lsn
 from cdcwatch.table import canonical_key, key_texts
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def publish_reconciled(
             reconciliation.stated_count,
             reconciliation.equal_count,
             reconciliation.ended_count,
+            extra={"table": one.table.qualified_name, "lsn": format_lsn(one.read.mark.lsn)},
         )
     return progress
 

@@ -28,6 +28,7 @@ from cdcwatch.errors import (
 )
 from cdcwatch.handoff.progress import Progress
 from cdcwatch.handoff.sink import FencedError, NoSink, tell_made_anew
+from cdcwatch.log import told_of
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
 from cdcwatch.pipeline.board import Board
@@ -256,7 +257,8 @@ class Service:
         reader = self._reader
         if reader is None:
             raise RuntimeError("the reader takes the slot")
-        _log.info("the slot %s is ours; it stands at %s", origin.slot, format_lsn(facts.confirmed_flush_lsn))
+        lsn = format_lsn(facts.confirmed_flush_lsn)
+        _log.info("the slot %s is ours; it stands at %s", origin.slot, lsn, extra={"slot": origin.slot, "lsn": lsn})
         self._facts, self._origin = facts, origin
         start = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
         self._publisher = Publisher(
@@ -351,9 +353,8 @@ class Service:
         error = self._error or self._changed
         if error is None or self._reader is None:
             return
-        _log.error(
-            "%s (remedy: %s): nothing is read any more; orders are closed until I am stopped", error, error.remedy
-        )
+        until_stopped = "%s (remedy: %s): nothing is read any more; orders are closed until I am stopped"
+        _log.error(until_stopped, error, error.remedy, extra=told_of(error))
         self._health.trouble = str(error)
         self._reader.request_stop()
         if self._publisher is not None:

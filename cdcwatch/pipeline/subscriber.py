@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from cdcwatch.backoff import Backoff
 from cdcwatch.errors import CdcwatchError, PreconditionError, UnavailableError
 from cdcwatch.handoff.heard import Interpreter, Skipped, TableWide
+from cdcwatch.log import told_of
 from cdcwatch.pipeline.ownership import Ownership
 from cdcwatch.pipeline.readiness import STRANGER_REMEDY, SubscriberSigns
 from cdcwatch.wording import counted
@@ -214,7 +215,7 @@ class Subscriber(threading.Thread):
         wait_s = self._backoff.next_s()
         remedy = f" (remedy: {error.remedy})" if str(error) != self._last_error else ""
         self._last_error = str(error)
-        _log.warning("subscriber: %s; again in %.1f s%s", error, wait_s, remedy)
+        _log.warning("subscriber: %s; again in %.1f s%s", error, wait_s, remedy, extra=told_of(error))
         return wait_s
 
     def _leave(self) -> None:

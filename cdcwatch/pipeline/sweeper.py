@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.log import about_table
 from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import Sweeping, stop_all
 from cdcwatch.pipeline.health import export_heap
@@ -95,8 +96,9 @@ class Sweeper:
         sweepings = self._sweepings.values()
         if self._ended.is_set():  # by a signal, after which some of them were made
             self.stop()
-        for sweeping in sweepings:
-            sweeping.start()
+        for name, sweeping in self._sweepings.items():
+            with about_table(name if len(tables) > 1 else ""):
+                sweeping.start()
         try:
             if self._once:
                 self.left = sum(sweeping.finish() for sweeping in sweepings)

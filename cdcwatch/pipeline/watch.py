@@ -10,6 +10,7 @@ from cdcwatch.deadline.rule import EVENT_TYPES, DeadlineRule
 from cdcwatch.decode.leaves import Leaves
 from cdcwatch.decode.wal2json import changes_left_out
 from cdcwatch.handoff.progress import TableMark
+from cdcwatch.log import about_table
 from cdcwatch.pipeline.arrivals import Arrivals
 from cdcwatch.pipeline.board import Shown
 from cdcwatch.pipeline.closing import Closing
@@ -73,7 +74,8 @@ class Watch:
     def start_closing(self) -> None:
         """Once."""
         if self.closing is not None and not self.closing.is_started:
-            self.closing.start()
+            with about_table(self.name if self._settings.is_shared else ""):
+                self.closing.start()
 
     def close_if_sound(self) -> None:
         """Ends the closing of a table that DDL has changed: its statements may mean another table by now."""

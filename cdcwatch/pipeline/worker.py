@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import CdcwatchError, ConfigurationError
 from cdcwatch.handoff.heard import Interpreter
+from cdcwatch.log import about_table
 from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import Closing
 from cdcwatch.pipeline.health import export_ages, export_heap
@@ -129,7 +130,8 @@ class Worker:
             observer=self._metrics,
         )
         self._reading.look()
-        closing.start()
+        with about_table(self._settings.table.name if self._settings.is_shared else ""):
+            closing.start()
         subscriber.start()
         try:
             self._watch(table)

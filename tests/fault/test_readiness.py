@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +36,23 @@ def lock_an_open_order(world: World, locker: psycopg.Connection[Any]) -> None:
         locker.execute("ROLLBACK")
 
 
+def lines(world: World, begin: str) -> list[dict[str, Any]]:
+    """Of the log, which is JSON: those that begin so."""
+    told = [json.loads(line) for line in world.log.read_text().splitlines() if line.endswith("}")]
+    return [one for one in told if one["message"].startswith(begin)]
+
+
 def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
     database: Database, own_kafka: LocalKafka, tmp_path: Path
 ) -> None:
     services.create_topic(own_kafka, TOPIC, partitions=1)
     # As the role of sql/install.sql has it: a locked table is an answer, again and again.
     dsn = psycopg.conninfo.make_conninfo(database.dsn, options="-c lock_timeout=500ms")
-    with World(database, own_kafka.bootstrap_servers, TOPIC, tmp_path) as world, database.connect() as locker:
+    json_log = 'log_format = "json"\n'
+    with (
+        World(database, own_kafka.bootstrap_servers, TOPIC, tmp_path, json_log) as world,
+        database.connect() as locker,
+    ):
         world.install()
         world.configuration.write_text(world.configuration.read_text().replace(database.dsn, dsn))
         world.listen()
@@ -56,8 +68,14 @@ def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
                 lock_an_open_order(world, locker)
                 wait_for("the closer tells", lambda state: "others hold it locked" in state["closer"]["reason"])
                 state = wait_for("the sink tells", lambda state: "not been acknowledged" in state["sink"]["reason"])
+                (told,) = wait_until(
+                    lambda: lines(world, "sink: broker unreachable: Kafka: "), 30, "the log tells it once"
+                )
             finally:
                 os.kill(own_kafka.pid, signal.SIGCONT)
+            assert told["level"] == "warning"
+            assert told["reason"].startswith("Kafka: ")
+            assert re.fullmatch(r"[0-9A-F]+/[0-9A-F]+", told["lsn"])
             assert (state["ready"], state["sink"]["ready"], state["reader"]["ready"]) == (False, False, True)
             assert world.metric("cdcwatch_ready") == 0
             assert world.metric("cdcwatch_sink_waiting_seconds") > 0
@@ -66,4 +84,8 @@ def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
             wait_for("ready again", lambda state: state["ready"])
             world.wait_nothing_due()
             world.wait_confirmed()
+            wait_until(lambda: lines(world, "sink: it acknowledges again, after "), 30, "the log tells its return")
+            assert len(lines(world, "sink: broker unreachable: ")) == 1
+            (taken,) = lines(world, f"the slot {world.slot} is ours")
+            assert {"slot", "lsn"} <= set(taken)
         world.judge()

@@ -327,6 +327,9 @@ def test_closes_that_are_refused_hold_up_that_table_alone(made: Callable[..., Se
         world.insert([1], due_in_s=0.1)
         wait_until(lambda: not world.pending("shop"), 60, "the other is closed")
         assert world.pending("hotel") == 1
+        said = "hotel.orders: 1 order not closed for now: "
+        wait_until(lambda: said in world.log.read_text(), 30, "the log names the table")
+        assert "shop.orders: " not in world.log.read_text()
         world.connection.execute("DROP TRIGGER refuse ON hotel.orders")
         world.wait_nothing_due()
         world.wait_confirmed()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from cdcwatch import log
+from cdcwatch.errors import UnavailableError
 from cdcwatch.log import JsonFormatter, RepeatFilter
 
 if TYPE_CHECKING:
@@ -111,3 +112,32 @@ def test_json_has_the_fields_and_nothing_else_that_a_record_carries() -> None:
     told = json.loads(JsonFormatter().format(record))
     assert set(told) == {"time", "level", "logger", "message", "lsn", "table"}
     assert told["message"] == "said so"
+
+
+def test_lines_of_a_tables_threads_name_it_and_those_of_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger("cdcwatch")
+    for name in ("handlers", "propagate", "level"):
+        monkeypatch.setattr(root, name, getattr(root, name))
+    log.configure_log("json", level=logging.DEBUG)
+    threads = []
+    for table in ("shop.100%", ""):
+        with log.about_table(table):
+            threads.append(log.NamingThread(target=lambda: root.warning("%d not closed", 3)))
+            threads[-1].start()
+        threads[-1].join()
+    root.warning("of all")
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(one["message"], one.get("table")) for one in told] == [
+        ("shop.100%: 3 not closed", "shop.100%"),
+        ("3 not closed", None),
+        ("of all", None),
+    ]
+
+
+def test_an_error_is_told_with_its_remedy_and_where() -> None:
+    error = UnavailableError("it is away", remedy="wait")
+    assert log.told_of(error) == {"reason": "it is away", "remedy": "wait"}
+    assert log.told_of(error, lsn=0x1A) == {"reason": "it is away", "remedy": "wait", "lsn": "0/1A"}
+    assert set(log.told_of(error, lsn=1)) <= set(log.FIELDS)
