@@ -129,11 +129,16 @@ def format_instant(us: int) -> str:
 
     Years outside 0000-9999 get ISO 8601's expanded form with sign, as `-0043-03-15T10:00:00.000000Z` for 44 BC.
     """
+    return quoted_instant(us)[1:-1]
+
+
+def quoted_instant(us: int) -> str:
+    """The same in quotes, as JSON has it: made for every event."""
     if us in _INFINITE:
-        return "infinity" if us > 0 else "-infinity"
+        return '"infinity"' if us > 0 else '"-infinity"'
     minute, rest_us = divmod(us, _MINUTE_US)
     digits = str(rest_us + _LEADING_ONE)
-    return f"{_minute_text(minute)}:{digits[1:3]}.{digits[3:]}Z"
+    return f'"{_minute_text(minute)}:{digits[1:3]}.{digits[3:]}Z"'
 
 
 @lru_cache(maxsize=8192)

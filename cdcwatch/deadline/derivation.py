@@ -111,7 +111,7 @@ class Derivation:
 
     def feed(self, message: AnyMessage) -> None:
         """One message. DecodeError when it can't follow the one before."""
-        if isinstance(message, Change):
+        if type(message) is Change:  # quicker than isinstance, for every row
             self._change(message)
         elif isinstance(message, Begin):
             self._begin(message)
@@ -190,11 +190,11 @@ class Derivation:
             # The old key is deleted, the new one inserted: two ordinals.
             self._removed(old_key, old)
             kind = INSERT
-        live_us = self._rule.live_us(new)
+        rule = self._rule
+        live_us = rule.live_us(new)
         # The heap takes the version from every change, event or not.
         is_claimed = self._claimed_status is not None and new.status == self._claimed_status
         self._updates.append((key, None if is_claimed else live_us, new.version or 0))
-        rule = self._rule
         if self._is_news() or (self._is_shown and kind == UPDATE and self._tells_from(rule.updated(old, new, live_us))):
             derived = rule.inserted(new, live_us) if kind == INSERT else rule.updated(old, new, live_us)
             if derived is not None:

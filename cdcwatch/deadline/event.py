@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import orjson
 
 from cdcwatch.deadline.rule import EVENT_TYPES
-from cdcwatch.instant import format_instant
+from cdcwatch.instant import format_instant, quoted_instant
 from cdcwatch.lsn import format_lsn
 from cdcwatch.table import key_texts
 from cdcwatch.wording import counted
@@ -266,19 +266,17 @@ class EventEncoder:
         self.counts[kind] += 1
         head, time_part, tail = stamp
         deadline = status = version = previous = "null"
-        reason_part = ""
         if row is not None:
             deadline_us, status_text, version_number = row
             if deadline_us is not None:
-                deadline = f'"{format_instant(deadline_us)}"'
+                deadline = quoted_instant(deadline_us)
             if status_text is not None:
                 status = _quoted_often(status_text)
             if version_number is not None:
                 version = f'"{version_number}"' if self._version_as_text else str(version_number)
         if previous_us is not None:
-            previous = f'"{format_instant(previous_us)}"'
-        if reason is not None:
-            reason_part = f'"reason":{_quoted_often(reason)},'
+            previous = quoted_instant(previous_us)
+        reason_part = "" if reason is None else f'"reason":{_quoted_often(reason)},'
         return (
             f"{head}{last_of_id}{self._type_parts[kind]}{subject}{time_part}{key_json}"
             f',"deadline":{deadline},"previous_deadline":{previous},{reason_part}'

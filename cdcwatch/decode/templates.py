@@ -1,6 +1,6 @@
 """Reads pgoutput's usual row with one unpack, by the shape of rows that were read before.
 
-A message of a known length and action nearly always has a known shape: which columns come, in which form, how long each.
+A message of a known length and action nearly always has a known shape: which columns come, in which form, how long.
 Every byte of the shape is compared, so that a row of another one is merely read the longer way.
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
@@ -116,7 +116,8 @@ class Templates:
 def _template(data: bytes, places: Places) -> _Template | None:
     """Of a whole message; None where a watched column has not its usual form."""
     heads, forms = [data[:_MESSAGE_HEAD_BYTES]], ["0s"]
-    at, found, is_new = _MESSAGE_HEAD_BYTES, [], False
+    at, is_new = _MESSAGE_HEAD_BYTES, False
+    found: list[tuple[int, int, int, int]] = []
     while not is_new:
         is_new = data[at] == _NEW_TUPLE
         wanted = {places.key, places.deadline, places.status, places.version}
@@ -142,8 +143,8 @@ def _template(data: bytes, places: Places) -> _Template | None:
             heads.append(data[at : at + head_bytes])
             forms.append(form)
             at += head_bytes + size
-        columns = (places.key, places.deadline, places.version, places.status)
-        found.append(tuple(2 * (first + place) + 1 for place in columns))
+        key, deadline, version, status = (2 * (first + place) + 1 for place in places[:4])
+        found.append((key, deadline, version, status))
     if at != len(data):
         return None
     *old, new = found

@@ -256,7 +256,8 @@ class Follower:
         derivation, decode, feed = self._derivation, self._decode, self._derivation.feed
         dead_before, replayed_before = derivation.dead_letter_count, derivation.replayed_count
         changes_before, known_lsn, bite_bytes = derivation.change_count, derivation.position.end_lsn, 0
-        for message in messages:
+        for received in messages:
+            message = received.tobytes()
             bite_bytes += len(message)
             if message[0] == XLOG_DATA:
                 decoded = decode(message[XLOG_DATA_HEADER_BYTES:])
