@@ -22,6 +22,11 @@ _SHARES = (*(at / 50 for at in range(50)), 0.99, 0.995, 0.999, 1.0)
 _OURS = "cdcwatch"
 
 
+def rounds_said(rounds: int) -> str:
+    """How a figure came from them."""
+    return f"medians of {rounds} rounds" if rounds > 1 else "one round"
+
+
 def bars(name: str, title: str, note: str, values: Mapping[str, float]) -> dict[str, Any]:
     """The `series` of a table: a bar a name."""
     return {"kind": "bars", "name": name, "title": title, "note": note, "values": dict(values)}
@@ -112,7 +117,9 @@ def _plot(
         _, y = place(x_ticks[0], tick)
         picture.rule(left, y, left + width, y)
         picture.text(left - 8, y + 4, label, kind="faint", anchor="end")
-    for at, (name, line) in enumerate(lines.items()):
+    # Ours first, so that they have the same colours in every chart.
+    ordered = sorted(lines.items(), key=lambda named: not named[0].startswith(_OURS))
+    for at, (name, line) in enumerate(ordered):
         colour = at % COLOURS
         x, y = left + (at % 2) * width / 2, _TOP + _LEGEND_STEP * (at // 2) - 4
         picture.line([(x, y), (x + 34, y)], colour)

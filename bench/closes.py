@@ -78,7 +78,7 @@ def measure(broker: LocalKafka, *, orders: int, rounds: int) -> list[Table]:
     table.series = charts.bars(
         "closes",
         "Orders closed a second",
-        f"{orders:,} due at one instant; medians of {rounds} rounds; cdcwatch with slot and Kafka",
+        f"{orders:,} due at one instant; {charts.rounds_said(rounds)}; cdcwatch with slot and Kafka",
         {name: round(statistics.median(done)) for name, done in {**rates, **ours_rates}.items()},
     )
     return [table]

@@ -118,7 +118,7 @@ def measure(broker: LocalKafka, *, events: int, rounds: int, match: str = "", fl
     table.series = charts.bars(
         "read",
         "Changes read from a slot, a second",
-        f"{events:,} changes; medians of {rounds} rounds; from start to exit",
+        f"{events:,} changes; {charts.rounds_said(rounds)}; from start to exit",
         {name: rate for name, done in by_name.items() if (rate := _rate(done))},
     )
     return [table]

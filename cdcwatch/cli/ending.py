@@ -4,7 +4,7 @@ import _thread
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, Protocol
 
@@ -45,7 +45,8 @@ class Ending:
         if self._service is not None:
             # Not from here: the main thread may be in the middle of waiting for the very thing that `stop` sets, with
             # its lock taken. `threading` has locks of its own that the main thread may have: hence a bare thread.
-            _thread.start_new_thread(self._service.stop, ())
+            with suppress(RuntimeError):  # at the interpreter's end there are no new threads, and nothing to stop
+                _thread.start_new_thread(self._service.stop, ())
 
 
 @contextmanager

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bench import closing, growth, lateness, memory, read
 from bench.load import SHAPES
 from bench.readers import BASELINE, DEBEZIUM, Reader, baseline_of, readers
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def reading(rate: float, problem: str = "") -> read.Run:
@@ -31,6 +36,19 @@ def test_readers_of_other_names_are_neither_run_nor_built() -> None:
     found, missing = readers("no sink, nobody")
     assert [one.name for one in found] == [baseline_of("wal2json"), baseline_of("pgoutput")]
     assert not missing
+
+
+def test_a_peer_that_cannot_be_had_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    found, missing = readers()
+    assert set(missing) == {DEBEZIUM, "psycopg2 and json.loads, wal2json"}
+    assert "javac" in missing[DEBEZIUM]
+    assert len(found) == 9
+    closers, without = closing.closers()
+    assert list(without) == [closing.RIVER]
+    assert "no go on PATH" in without[closing.RIVER]
+    assert len(closers) == 4
 
 
 def test_lateness_goes_by_the_round_and_tells_what_was_early() -> None:
