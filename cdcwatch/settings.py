@@ -200,12 +200,15 @@ class RedisSettings(_Section, frozen=True):
 
 
 class TelemetrySettings(_Section, frozen=True):
-    """The HTTP port and the log."""
+    """The HTTP port, the log, traces."""
 
     listen: Annotated[str, Meta(pattern=_ADDRESS), says("status page, /metrics and more; empty for none")] = (
         "127.0.0.1:9464"
     )
     log_format: Annotated[Literal["text", "json"], says("one line an event")] = "text"
+    trace_ratio: Annotated[
+        float, Meta(ge=0, le=1), says("share of orders that are traced; 0: off; see docs/tracing.md")
+    ] = 0
 
 
 class Settings(_Section, frozen=True):

@@ -73,8 +73,12 @@ class Called(NamedTuple):
 
 def idempotency_key(table: WatchedTable, key: Key, deadline_us: int) -> str:
     """The same for one order and one deadline, whoever calls, however often, after whatever crash."""
-    named = orjson.dumps([table.qualified_name, str(key), _ACTION, deadline_us]).decode()
-    return str(uuid.uuid5(_NAMESPACE, named))
+    return str(identity_of(table.qualified_name, key, deadline_us))
+
+
+def identity_of(table: str, key: Key, deadline_us: int) -> uuid.UUID:
+    """Of one order's one deadline; `table` is its qualified name."""
+    return uuid.uuid5(_NAMESPACE, orjson.dumps([table, str(key), _ACTION, deadline_us]).decode())
 
 
 def body_of(table: WatchedTable, claim: Claim) -> bytes:

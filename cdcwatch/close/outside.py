@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
@@ -19,19 +20,20 @@ from cdcwatch.close.attempt import Answer, Called, judge
 from cdcwatch.errors import ConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cdcwatch.close.attempt import Claim
 
 _LONGEST_BODY: Final = 65_536
 """What is longer is not read: a new connection costs less."""
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Outside(Protocol):
     """What is called. Called by several threads at a time; must not raise."""
 
-    def call(self, claim: Claim) -> Called:
-        """One attempt of one order."""
+    def call(self, claim: Claim, headers: Mapping[str, str] = NO_HEADERS) -> Called:
+        """One attempt of one order; with these headers too."""
 
     def close(self) -> None:
         """Lets the connections go."""
@@ -63,15 +65,15 @@ class HttpOutside:
             retries=False,
         )
 
-    def call(self, claim: Claim) -> Called:
+    def call(self, claim: Claim, headers: Mapping[str, str] = NO_HEADERS) -> Called:
         """One POST with the order's Idempotency-Key; no answer within the time limit is a failed attempt."""
-        headers = {**self._headers, "idempotency-key": claim.idempotency_key}
+        sent = {**self._headers, **headers, "idempotency-key": claim.idempotency_key}
         try:
             answer = self._pool.urlopen(
                 "POST",
                 self._target,
                 body=self._body_of(claim),
-                headers=headers,
+                headers=sent,
                 redirect=False,
                 preload_content=False,
             )

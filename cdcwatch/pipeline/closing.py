@@ -9,21 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcwatch.close.agenda import Agenda
-from cdcwatch.close.attempt import body_of
-from cdcwatch.close.claim import ClaimTable, Takes
 from cdcwatch.close.clock import DatabaseClock, SystemClock
 from cdcwatch.close.closer import Closer
-from cdcwatch.close.errands import Errands
 from cdcwatch.close.instances import Instances
 from cdcwatch.close.part import PartAgenda
 from cdcwatch.close.replica import ReplicaFirst, Standby
 from cdcwatch.close.sweep import Sweep, SweepObserver
-from cdcwatch.close.timekeeping import Timekeeping
-from cdcwatch.close.update import PostgresTable
 from cdcwatch.close.window import Window
-from cdcwatch.close.workers import CloseObserver, Workers
+from cdcwatch.close.workers import CloseObserver
 from cdcwatch.deadline.schedule import Schedule, bucket_bits_for
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, from_unix_us
+from cdcwatch.pipeline.closers import Closers, made_table
 from cdcwatch.pipeline.readiness import CloserSigns
 
 if TYPE_CHECKING:
@@ -36,27 +32,10 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 _WINDOW_ANSWER_TIMEOUT_S: Final = 60.0  # a page is a scan of up to 20,000 rows, on a server that may just have started
-_CLOSE_ANSWER_TIMEOUT_S: Final = 15.0
-_ALSO_ANSWER_TIMEOUT_S: Final = 120.0
-"""With SQL of the user's own in the transaction: giving it up rolls it back and tries it whole again."""
 
 
 class Observer(CloseObserver, SweepObserver, Protocol):
     """Where all figures go."""
-
-
-def _table(
-    settings: Settings, table: WatchedTable, clock: Clock, *, name: str, answer_timeout_s: float, dsn: str | None = None
-) -> PostgresTable:
-    return PostgresTable(
-        settings.postgres.dsn if dsn is None else dsn,
-        table,
-        clock,
-        changes=settings.close.set,
-        also=settings.close.also,
-        application_name=f"cdcwatch {name}",
-        answer_timeout_s=answer_timeout_s,
-    )
 
 
 def _agenda(
@@ -75,78 +54,6 @@ def _agenda(
     return Agenda(closer, DatabaseClock(), clock)
 
 
-class _Closers:
-    """The threads that close; with `close.action = "claim"` they claim, and others call and record."""
-
-    def __init__(
-        self, settings: Settings, table: WatchedTable, agenda: Agenda, clock: Clock, observer: CloseObserver
-    ) -> None:
-        self._settings, self._table, self._clock = settings, table, clock
-        is_claim = settings.close.action == "claim"
-        self._errands = _errands(settings, table, clock, observer) if is_claim else None
-        self._timeout_s = _ALSO_ANSWER_TIMEOUT_S if settings.close.also else _CLOSE_ANSWER_TIMEOUT_S
-        self.workers = Workers(
-            agenda,
-            self._made,
-            clock,
-            concurrency=settings.close.concurrency,
-            batch_rows=settings.close.claim.batch_rows if is_claim else settings.close.batch_rows,
-            attempts=settings.close.attempts,
-            observer=observer,
-            timekeeping=Timekeeping(
-                clock,
-                max_offset_us=settings.close.max_clock_offset_ms * 1000,
-                max_uncertainty_us=settings.close.max_clock_uncertainty_ms * 1000,
-            ),
-        )
-
-    def _made(self) -> PostgresTable:
-        if self._errands is not None:
-            return self._claiming("claim", self._errands)
-        return _table(self._settings, self._table, self._clock, name="close", answer_timeout_s=self._timeout_s)
-
-    def _claiming(self, name: str, errands: Errands) -> ClaimTable:
-        settings = self._settings
-        return ClaimTable(
-            settings.postgres.dsn,
-            self._table,
-            self._clock,
-            stuck_after_s=settings.close.claim.stuck_after_s,
-            takes=Takes(errands.claimed, errands.wait_for_room),
-            changes=settings.close.set,
-            also=settings.close.also,
-            application_name=f"cdcwatch {name}",
-            answer_timeout_s=self._timeout_s,
-        )
-
-    def start(self) -> None:
-        if self._errands is not None:
-            errands = self._errands
-            errands.start(lambda: self._claiming("record", errands))
-        self.workers.start()
-
-    def stop(self, timeout_s: float, *, is_started: bool) -> bool:
-        """Finishes the batches and calls in flight. False when some did not end in time."""
-        until_us = self._clock.monotonic_us() + int(timeout_s * 1_000_000)
-        ended = self.workers.stop(timeout_s)
-        if self._errands is not None and is_started:
-            ended = self._errands.stop(max(1.0, (until_us - self._clock.monotonic_us()) / 1_000_000)) and ended
-        return ended
-
-    @property
-    def are_alive(self) -> bool:
-        return self.workers.are_alive and (self._errands is None or self._errands.are_alive)
-
-    @property
-    def claims_at_hand(self) -> int:
-        return 0 if self._errands is None else len(self._errands)
-
-    @property
-    def unrecorded(self) -> str:
-        """Why answers can't be recorded now; empty when they can."""
-        return "" if self._errands is None else self._errands.last_error
-
-
 def _sweep(
     settings: Settings,
     table: WatchedTable,
@@ -161,7 +68,7 @@ def _sweep(
     """`is_alone`: everything that is overdue at all is this process's own, which ends with it."""
     sweep, dsn = settings.sweep, settings.postgres.dsn
     instances = Instances(dsn, table, weight=sweep.weight)
-    made = partial(_table, settings, table, clock, name="sweep", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S)
+    made = partial(made_table, settings, table, clock, name="sweep", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S)
     scan: Scan = made()
     if sweep.dsn and not is_alone:
         scan = ReplicaFirst(
@@ -209,10 +116,10 @@ class Closing:
         self.agenda = _agenda(
             settings, clock, window_end_us=NEGATIVE_INFINITY_US, bucket_bits=bucket_bits_for(horizon_us), part=part
         )
-        self._closers = _Closers(settings, table, self.agenda, clock, observer)
+        self._closers = Closers(settings, table, self.agenda, clock, observer)
         self._window = Window(
             self.agenda,
-            _table(settings, table, clock, name="window", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S),
+            made_table(settings, table, clock, name="window", answer_timeout_s=_WINDOW_ANSWER_TIMEOUT_S),
             clock,
             horizon_us=horizon_us,
             max_entries=settings.window.max_entries,
@@ -288,7 +195,7 @@ class Sweeping:
         # A backlog may be years long.
         bits = bucket_bits_for(365 * 86_400_000_000)
         self.agenda = _agenda(settings, clock, window_end_us=INFINITY_US - 1, bucket_bits=bits)
-        self._closers = _Closers(settings, table, self.agenda, clock, observer)
+        self._closers = Closers(settings, table, self.agenda, clock, observer)
         self.sweep = _sweep(settings, table, self.agenda, clock, observer, is_alone=once)
         self._once = once
 
@@ -330,7 +237,7 @@ class Sweeping:
 def _signs(
     clock: Clock,
     agenda: Agenda,
-    closers: _Closers,
+    closers: Closers,
     *,
     is_started: bool,
     is_loaded: bool,
@@ -353,22 +260,6 @@ def _signs(
         refused_s=agenda.refused_us() / 1e6,
         window_error=loader_error,
         window_age_s=(now_us - loaded_us) / 1e6,
-    )
-
-
-def _errands(settings: Settings, table: WatchedTable, clock: Clock, observer: CloseObserver) -> Errands:
-    from cdcwatch.close.outside import HttpOutside  # noqa: PLC0415  urllib3 only where it is used
-
-    claim = settings.close.claim
-    return Errands(
-        HttpOutside(claim.url, partial(body_of, table), connections=claim.concurrency, timeout_s=claim.timeout_s),
-        clock,
-        observer,
-        concurrency=claim.concurrency,
-        batch_rows=claim.batch_rows,
-        attempts=claim.attempts,
-        newest_start_s=claim.stuck_after_s - claim.timeout_s,
-        failed_status=claim.failed,
     )
 
 

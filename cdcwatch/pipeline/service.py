@@ -27,7 +27,7 @@ from cdcwatch.errors import (
     PreconditionError,
 )
 from cdcwatch.handoff.progress import Progress
-from cdcwatch.handoff.sink import FencedError, NoSink, tell_made_anew
+from cdcwatch.handoff.sink import FencedError, tell_made_anew
 from cdcwatch.log import told_of
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
@@ -43,6 +43,7 @@ from cdcwatch.pipeline.reachable import once_reachable
 from cdcwatch.pipeline.reader import Reader, Waker
 from cdcwatch.pipeline.reads import Reads, forgive_before, unread
 from cdcwatch.pipeline.recent import RecentOutbox
+from cdcwatch.pipeline.sinks import made_sink
 from cdcwatch.pipeline.watch import Watch
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
@@ -262,7 +263,7 @@ class Service:
         self._facts, self._origin = facts, origin
         start = Progress(origin, Position(end_lsn=facts.confirmed_flush_lsn))
         self._publisher = Publisher(
-            self._sink(start, origin.slot),
+            made_sink(self._settings, start, {watch.topic: watch.table for watch in self._watches}),
             self._outbox,
             begin=self._begin,
             owns_slot=self._owns_slot,
@@ -286,15 +287,6 @@ class Service:
     def _start_closing_of(watches: Sequence[Watch]) -> None:
         for watch in watches:
             watch.start_closing()
-
-    def _sink(self, start: Progress, slot: str) -> Sink:
-        settings = self._settings
-        if settings.sink.kind == "none":
-            return NoSink(start)
-        from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink  # noqa: PLC0415  librdkafka only where used
-
-        kind = ExactlyOnceSink if settings.kafka.delivery == "exactly_once" else AtLeastOnceSink
-        return kind(settings.kafka, slot, [watch.topic for watch in self._watches])
 
     def _begin(self, sink: Sink, progress: Progress | None) -> Progress:
         """In the publisher's thread, when the sink is open the first time: where the stream begins."""

@@ -38,6 +38,7 @@ OTHERS = {
 }
 INSTALL_VARIABLES = set(re.findall(r"^--     (\w+)=", (ROOT / "sql/install.sql").read_text(), re.MULTILINE))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
@@ -99,7 +100,9 @@ def _check_paths(arguments: list[str]) -> None:
 
 def _check_python(name: str, arguments: list[str]) -> None:
     if name == "pip":
-        assert arguments in (["install", "."], ["install", "pre-commit"]), arguments
+        extras = {f"cdcwatch[{name}]" for name in PROJECT["optional-dependencies"]}
+        assert arguments[0] == "install"
+        assert arguments[1:] in ([["."], ["pre-commit"], *([extra] for extra in extras)]), arguments
     elif arguments[0] == "-c":
         compile(arguments[1], "documentation", "exec")
     else:
