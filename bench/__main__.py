@@ -51,6 +51,7 @@ def main() -> int:
     chosen = {name: measure for name, measure in {**PARTS, **BY_NAME_ONLY}.items() if name in (how.only or PARTS)}
     measured: dict[str, results.Part] = {}
     with servers.kafka() as broker:
+        servers.warm_up(broker)
         for name, measure in chosen.items():
             part = measured[name] = results.made(command, versions)
             began_s = time.monotonic()

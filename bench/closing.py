@@ -121,7 +121,7 @@ def run(
                 if closer.plugin:
                     await_confirmed(base)
                 running.stop()
-            problem = _problem(done, shape, topic if closer.plugin else None)
+            problem = _problem(closer, done, shape, topic)
     except Failure as failure:
         done, problem = None, str(failure)
     load = table.note_load()
@@ -168,13 +168,13 @@ def await_confirmed(base: Database) -> None:
         time.sleep(0.1)
 
 
-def _problem(run: Run, shape: Shape, topic: Topic | None) -> str:
-    """Why this run doesn't count; empty when it does."""
+def _problem(closer: Closer, run: Run, shape: Shape, topic: Topic) -> str:
+    """Why this run doesn't count; empty when it does. That a peer was early is told in its row."""
     closed = len(run.lateness_ms)
-    if run.lateness_ms[0] < 0:
+    if closer.plugin and run.lateness_ms[0] < 0:
         return f"closed {sum(late_ms < 0 for late_ms in run.lateness_ms)} orders early"
     if closed < shape.orders:
         return f"closed {closed:,} of {shape.orders:,} orders"
-    if topic is not None and (found := topic.count()) != 2 * shape.orders:
+    if closer.plugin and (found := topic.count()) != 2 * shape.orders:
         return f"{found:,} of {2 * shape.orders:,} events in the topic"
     return ""

@@ -34,6 +34,8 @@ _COLUMN_LISTS_SINCE = 15
 _QUIET = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 _RELEASE_TIMEOUT_S = 15
 _COUNT_TIMEOUT_S = 60
+_WARM_UP_TRANSACTIONS = 100
+_WARM_UP_RECORDS = 100
 
 
 @contextlib.contextmanager
@@ -48,6 +50,19 @@ def kafka() -> Iterator[LocalKafka]:
     """A broker; a machine that stalls for a while doesn't lose it."""
     with _directory() as directory, LocalKafka(directory / "kafka", session_timeout_ms=18_000) as broker:
         yield broker
+
+
+def warm_up(broker: LocalKafka) -> None:
+    """A broker that has just started compiles more than it writes: who comes first must not pay for that."""
+    topic = Topic(broker, f"warm-up.{time.time_ns()}")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "linger.ms": 0})
+    producer.init_transactions(30)
+    for _ in range(_WARM_UP_TRANSACTIONS):
+        producer.begin_transaction()
+        for number in range(_WARM_UP_RECORDS):
+            producer.produce(topic.name, b"x" * 420, str(number))
+        producer.commit_transaction(30)
+    topic.count()
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from bench import closing, growth, lateness, memory, read
+from bench import closing, growth, lateness, memory, read, watched
 from bench.load import SHAPES
 from bench.readers import BASELINE, DEBEZIUM, Reader, baseline_of, readers
+from cdcwatch.close.agenda import Agenda
 
 if TYPE_CHECKING:
     import pytest
@@ -49,6 +51,33 @@ def test_a_peer_that_cannot_be_had_is_named_with_the_reason(monkeypatch: pytest.
     assert list(without) == [closing.RIVER]
     assert "no go on PATH" in without[closing.RIVER]
     assert len(closers) == 4
+
+
+def test_an_order_that_cdcwatch_closed_early_is_no_figure_but_a_problem() -> None:
+    early = closing.Run([-0.1, *[1.0] * (SHAPES[0].orders - 1)], 1, 1, 1, 1)
+    topic = SimpleNamespace(count=lambda: 2 * SHAPES[0].orders)
+    assert closing._problem(closing.ours("wal2json"), early, SHAPES[0], topic) == "closed 1 orders early"
+    assert not closing._problem(closing.Closer("River", lambda *_: []), early, SHAPES[0], topic)
+    short = closing.Run([1.0], 1, 1, 1, 1)
+    assert "closed 1 of" in closing._problem(closing.Closer("River", lambda *_: []), short, SHAPES[0], topic)
+    on_time = closing.Run([1.0] * SHAPES[0].orders, 1, 1, 1, 1)
+    assert not closing._problem(closing.ours("wal2json"), on_time, SHAPES[0], topic)
+    topic.count = lambda: 7
+    assert "7 of" in closing._problem(closing.ours("wal2json"), on_time, SHAPES[0], topic)
+
+
+def test_the_program_tells_when_the_heap_has_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one method that is wrapped: a deadline is told after it was filed."""
+    told: list[object] = []
+    monkeypatch.setattr(watched, "_apply", lambda _agenda, updates: told.append(updates))
+    monkeypatch.setattr("os.write", lambda _descriptor, line: told.append(line))
+    watched.apply(None, [(7, 1, 0), (8, None, 0)])
+    assert told[0] == [(7, 1, 0), (8, None, 0)]
+    (seven, first_us), (eight, second_us) = (line.split() for line in told[1].splitlines())
+    assert (seven, eight) == (b"7", b"8")
+    assert first_us == second_us
+    assert int(first_us) > 1_700_000_000_000_000
+    assert Agenda.apply is not watched.apply
 
 
 def test_lateness_goes_by_the_round_and_tells_what_was_early() -> None:

@@ -66,6 +66,7 @@ def test_a_part_that_is_measured_again_leaves_the_others(tmp_path: Path, monkeyp
         monkeypatch.setattr(results, name, tmp_path / path)
     monkeypatch.setattr(results, "PAGES", (page,))
     monkeypatch.setattr(bench.__main__.servers, "kafka", contextlib.nullcontext)
+    monkeypatch.setattr(bench.__main__.servers, "warm_up", lambda _: None)
     figures = iter(["0.11", "0.22", "0.33"])
 
     def measure(*_: object) -> list[Table]:
@@ -89,6 +90,7 @@ def test_a_part_that_is_measured_again_leaves_the_others(tmp_path: Path, monkeyp
 
 def test_a_figure_that_does_not_hold_ends_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.__main__.servers, "kafka", contextlib.nullcontext)
+    monkeypatch.setattr(bench.__main__.servers, "warm_up", lambda _: None)
     monkeypatch.setattr(bench.__main__, "PARTS", {"read": lambda *_: [table("slot", "0.1", problems=["died"])]})
     monkeypatch.setattr("sys.argv", ["bench", "--no-results"])
     assert bench.__main__.main() == 1
