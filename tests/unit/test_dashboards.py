@@ -11,12 +11,10 @@ import promql_parser
 import pytest
 import yaml
 
-from cdcwatch.handoff.outbox import Outbox
-from cdcwatch.pipeline.health import Health
+from cdcwatch.pipeline.service import Service
 from cdcwatch.pipeline.sweeper import Sweeper
 from cdcwatch.pipeline.worker import Worker
-from cdcwatch.settings import Settings
-from cdcwatch.telemetry import Metrics
+from cdcwatch.settings import Settings, TableEntry
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -43,11 +41,11 @@ def _exported(registry: CollectorRegistry) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
     """Of every role, with one table and with several."""
-    registries = [Worker(Settings())._metrics.registry, Sweeper(Settings())._metrics.registry]
-    for tables in (["public.orders"], ["public.orders", "public.carts"]):
-        metrics = Metrics(tables)
-        Health(Outbox(1, lambda: None), closes=True).export(metrics)
-        registries.append(metrics.registry)
+    several = Settings(tables=(TableEntry(name="a.orders", topic="a"), TableEntry(name="b.orders", topic="b")))
+    services = [Service(settings) for settings in (Settings(), several)]
+    registries = [one._metrics.registry for one in (*services, Worker(Settings()), Sweeper(Settings()))]
+    for service in services:
+        service._waker.close()
     found: dict[str, set[str]] = {"up": set()}
     for registry in registries:
         for name, labels in _exported(registry).items():
