@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -69,3 +70,10 @@ def test_the_tests_that_show_the_guarantees_exist() -> None:
     mutations = (ROOT / "tests/simulation/mutations.py").read_text()
     assert page.count("†") > 10
     assert "deadline_guard" in mutations
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_pictures_can_be_drawn_and_name_themselves(picture: Path) -> None:
+    root = ET.parse(picture).getroot()  # noqa: S314  our own
+    assert root.tag.endswith("}svg")
+    assert "href" not in picture.read_text(), "nothing is fetched from elsewhere"
