@@ -46,3 +46,8 @@ SELECT DISTINCT wanted.oid::int8, held.virtualtransaction, held.pid
     ON held.relation = wanted.oid OR held.relation IN (SELECT relid FROM pg_partition_tree(wanted.oid::regclass))
  WHERE held.locktype = 'relation' AND held.granted AND held.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')
    AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database());
+
+-- name: estimate
+-- About how many rows a query gives, by the planner: for how long a read takes, and nothing else.
+-- https://www.postgresql.org/docs/current/sql-explain.html
+EXPLAIN (FORMAT JSON) {query};

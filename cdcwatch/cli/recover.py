@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdcwatch.cli.bars import bars
 from cdcwatch.cli.ending import ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, settings_of
 from cdcwatch.cli.output import ask
@@ -86,7 +87,7 @@ def _print_plan(plan: "Recovery", settings: "Settings") -> None:
 
 def _reconcile(settings: "Settings", *, debug: bool, accept_gap: bool = False, reads_again: bool = False) -> None:
     """What `run` begins with, and no more: it has the slot and the topic for itself meanwhile."""
-    with ending_by_signal() as ending:
+    with ending_by_signal() as ending, bars():
         import msgspec
 
         from cdcwatch.pipeline.built import require_built

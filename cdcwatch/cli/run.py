@@ -1,11 +1,13 @@
 """`cdcwatch run`: the service."""
 
 import logging
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdcwatch.cli.bars import bars
 from cdcwatch.cli.ending import Ending, ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, TableOption, of_table, settings_of
 from cdcwatch.errors import ConfigurationError
@@ -70,19 +72,20 @@ def run(
         from cdcwatch.pipeline.service import Service
 
         require_built(settings, role)
-        serve(
-            lambda: Service(
-                settings,
-                closes=role is Role.ALL,
-                until_lsn=until_lsn,
-                until_current=until == "current",
-                accept_gap=accept_gap,
-                announce_ready=lambda: print("READY", flush=True),
-            ),
-            ending,
-            log_format=settings.telemetry.log_format,
-            debug=debug,
-        )
+        with bars() if until is not None else nullcontext():
+            serve(
+                lambda: Service(
+                    settings,
+                    closes=role is Role.ALL,
+                    until_lsn=until_lsn,
+                    until_current=until == "current",
+                    accept_gap=accept_gap,
+                    announce_ready=lambda: print("READY", flush=True),
+                ),
+                ending,
+                log_format=settings.telemetry.log_format,
+                debug=debug,
+            )
 
 
 def settings_of_role(settings: "Settings", role: Role, table: str | None, *, is_one: bool = False) -> "Settings":

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cdcwatch.cli.bars import bars
 from cdcwatch.cli.ending import ending_by_signal
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import print_json
@@ -35,7 +36,8 @@ def sweep(
         require_built(settings, "sweep")
         require_sweeping(settings, once=True)
         sweeper = Sweeper(settings, once=True)
-        serve(lambda: sweeper, ending, log_format=settings.telemetry.log_format, debug=debug)
+        with bars():
+            serve(lambda: sweeper, ending, log_format=settings.telemetry.log_format, debug=debug)
         if json:
             print_json({"closed": sweeper.closed, "left": sweeper.left})
         else:

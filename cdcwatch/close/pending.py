@@ -62,7 +62,6 @@ def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit
         version=version,
         limit=limit_rows,
     )
-    overdue = sql.SQL(query("look", "overdue")).format(**names, is_due=is_due(table, column), limit=MOST_OVERDUE_ROWS)
     with translated(), connection.cursor(binary=True) as cursor:
         rows = tuple(
             PendingRow(
@@ -70,8 +69,20 @@ def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit
             )
             for now_us, deadline_us, row_version, *texts in cursor.execute(nearest)
         )
-        counted = cursor.execute(overdue).fetchone()
-    return Pending(rows, counted[0] if counted else 0)
+    return Pending(rows, count_overdue(connection, table, MOST_OVERDUE_ROWS))
+
+
+def count_overdue(connection: psycopg.Connection[Any], table: WatchedTable, limit_rows: int) -> int:
+    """How many open rows are due, counted up to a limit; errors as of `cdcwatch.database`."""
+    overdue = sql.SQL(query("look", "overdue")).format(
+        table=sql.Identifier(table.schema, table.name),
+        is_open=open_condition(table),
+        is_due=is_due(table, sql.Identifier(table.deadline.name)),
+        limit=limit_rows,
+    )
+    with translated():
+        counted = connection.execute(overdue).fetchone()
+    return counted[0] if counted else 0
 
 
 def merged(found: Mapping[str, Pending], limit_rows: int) -> Pending:

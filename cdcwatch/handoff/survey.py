@@ -6,7 +6,6 @@ https://kafka.apache.org/documentation/#consumerconfigs_isolation.level
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from cdcwatch.handoff.client import (
     made_client,
 )
 from cdcwatch.handoff.murmur2 import partition_of
+from cdcwatch.headway import stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,8 @@ _BATCH: Final = 5000
 _POLL_S: Final = 0.2
 _STALLED_S: Final = 90.0
 """Another slot's transaction, left open by a process that died, holds up what follows for a minute at most."""
-_REPORT_S: Final = 10.0
 _QUEUE_KIB: Final = 16 * 1024
 _PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, HARMLESS})  # noqa: SLF001
-
-_log = logging.getLogger(__name__)
 
 
 def survey(settings: KafkaSettings, told: Told) -> Told:
@@ -64,32 +61,25 @@ def _records(settings: KafkaSettings, ends: dict[int, tuple[int, int]]) -> Itera
     """Partition, key and value, each partition up to its end."""
     consumer = _consumer(settings, "read_committed")
     left = {partition: end for partition, (_, end) in ends.items()}
-    count, said_s = 0, time.monotonic()
-    progress_s = said_s
+    progress_s = time.monotonic()
+    held = sum(end - low for low, end in ends.values())
     try:
         consumer.assign([TopicPartition(settings.topic, partition, low) for partition, (low, _) in ends.items()])
-        while left:
-            now_s = time.monotonic()
-            messages = consumer.consume(_BATCH, _POLL_S)
-            _require_progress(settings, bool(messages), now_s - progress_s)
-            progress_s = now_s if messages else progress_s
-            for partition, offset, message in _places(messages):
-                if partition not in left:
-                    continue
-                if message.error() is None and offset < left[partition]:
-                    count += 1
-                    yield partition, _bytes(message.key()), _bytes(message.value()) or b""
-                    offset += 1  # noqa: PLW2901  the next one
-                if offset >= left[partition]:
-                    del left[partition]
-            if now_s - said_s > _REPORT_S:
-                said_s = now_s
-                _log.info(
-                    "reading %s: %d events so far",
-                    settings.topic,
-                    count,
-                    extra={"topic": settings.topic, "count": count},
-                )
+        with stage(f"reading {settings.topic}", unit="events", total=held) as reading:
+            while left:
+                now_s = time.monotonic()
+                messages = consumer.consume(_BATCH, _POLL_S)
+                _require_progress(settings, bool(messages), now_s - progress_s)
+                progress_s = now_s if messages else progress_s
+                for partition, offset, message in _places(messages):
+                    if partition not in left:
+                        continue
+                    if message.error() is None and offset < left[partition]:
+                        reading.done += 1
+                        yield partition, _bytes(message.key()), _bytes(message.value()) or b""
+                        offset += 1  # noqa: PLW2901  the next one
+                    if offset >= left[partition]:
+                        del left[partition]
     except KafkaException as error:
         raise explain_kafka_exception(error) from error
     finally:

@@ -32,6 +32,7 @@ from cdcwatch.log import told_of
 from cdcwatch.lsn import format_lsn
 from cdcwatch.pipeline.beginning import StartOverError, where_to_begin
 from cdcwatch.pipeline.board import Board
+from cdcwatch.pipeline.catching_up import catching_up
 from cdcwatch.pipeline.closing import stop_all
 from cdcwatch.pipeline.health import Health
 from cdcwatch.pipeline.heartbeat import Heartbeat
@@ -121,8 +122,10 @@ class Service:
         try:
             found = self._surroundings()
             if found is not None and not self._ended.is_set():
+                self._until_lsn = found.current_lsn if self._until_current else self._until_lsn
                 self._start(found)
-                self._announce_once_ready()
+                with catching_up(self._until_lsn, self._outbox):
+                    self._announce_once_ready()
                 if self._closes_on():
                     self._close_alone()
                 self._drain()
@@ -216,7 +219,7 @@ class Service:
             acquired=self._acquired,
             reached=self.stop,
             failed=self._fail,
-            until_lsn=found.current_lsn if self._until_current else self._until_lsn,
+            until_lsn=self._until_lsn,
             arrivals=[watch.arrivals for watch in watches],
             tables=[watch.mark for watch in watches],
             stands_by=self._stands_by,

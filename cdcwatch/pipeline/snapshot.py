@@ -17,12 +17,13 @@ from cdcwatch.deadline.position import SnapshotVisibility
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.decode.change import Row
 from cdcwatch.handoff.progress import SnapshotMark
+from cdcwatch.headway import stage
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.queries import query
 from cdcwatch.table import canonical_key, key_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cdcwatch.deadline.event import Event, EventEncoder
     from cdcwatch.table import Key, WatchedTable
@@ -59,11 +60,15 @@ class Snapshot:
     def open_rows(self, partitions: Collection[int] | None = None) -> Iterator[tuple[Key, Row]]:
         """The orders that are told as open, with a deadline that comes, of all or of the partitions with these OIDs."""
         integer, width = self._table.has_integer_key, len(self._table.key)
+        wanted = open_rows(self._table, partitions)
+        with translated():
+            plan = self._connection.execute(sql.SQL(query("snapshot", "estimate")).format(query=wanted)).fetchone()
+        total = None if plan is None else float(plan[0][0]["Plan"]["Plan Rows"])
         with translated(), self._connection.cursor(name="cdcwatch_snapshot", binary=True) as cursor:
             cursor.itersize = _FETCH_ROWS
             left_out = 0
-            cursor.execute(open_rows(self._table, partitions))
-            for values in cursor:
+            cursor.execute(wanted)
+            for values in _counted(cursor, self._table, total):
                 *key, deadline_us, status, version = values
                 if any(isinstance(text, MangledText) for text in key):
                     left_out += 1
@@ -97,6 +102,13 @@ class Snapshot:
             return {**self.rows_of(keys[:half]), **self.rows_of(keys[half:])}
         integer = self._table.has_integer_key
         return {canonical_key(row[:columns], integer=integer): Row(*row[columns:]) for row in found}
+
+
+def _counted(rows: Iterable[tuple[Any, ...]], table: WatchedTable, total: float | None) -> Iterator[tuple[Any, ...]]:
+    with stage(f"reading {table.qualified_name}", unit="rows", total=total) as reading:
+        for row in rows:
+            reading.done += 1
+            yield row
 
 
 @contextmanager

@@ -6,8 +6,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from cdcwatch.close.pending import count_overdue
+from cdcwatch.database import connect
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.headway import is_watched, stage
 from cdcwatch.log import about_table
 from cdcwatch.pipeline.board import Board
 from cdcwatch.pipeline.closing import Sweeping, stop_all
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 _STOP_TIMEOUT_S: Final = 15.0
+_MOST_COUNTED: Final = 10_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -101,13 +105,24 @@ class Sweeper:
                 sweeping.start()
         try:
             if self._once:
-                self.left = sum(sweeping.finish() for sweeping in sweepings)
+                with stage("closing", unit="orders", total=self._overdue(tables), asked=self._recovered):
+                    self.left = sum(sweeping.finish() for sweeping in sweepings)
             else:
                 self._watch(tables)
         finally:
             self._is_stopping = True
             stop_all(sweepings, _STOP_TIMEOUT_S)
-            self.closed = sum(sweeping.agenda.recovered for sweeping in sweepings)
+            self.closed = self._recovered()
+
+    def _recovered(self) -> int:
+        return sum(sweeping.agenda.recovered for sweeping in list(self._sweepings.values()))
+
+    def _overdue(self, tables: Sequence[WatchedTable]) -> int | None:
+        """Where somebody looks on: it takes a scan of the partial index."""
+        if not is_watched():
+            return None
+        with connect(self._settings.postgres.dsn, application_name="cdcwatch sweep") as connection:
+            return sum(count_overdue(connection, table, _MOST_COUNTED) for table in tables)
 
     def _watch(self, tables: Sequence[WatchedTable]) -> None:
         """Says when it is ready; begins anew when the statements no longer fit the table."""
