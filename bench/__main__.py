@@ -6,6 +6,7 @@ Exit status 1 when the figures don't hold. A part that is measured by itself lea
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -41,7 +42,7 @@ BY_NAME_ONLY: dict[str, Callable[[LocalKafka, argparse.Namespace], list[Table]]]
 
 def main() -> int:
     """Every part in turn, or those that are named."""
-    how = _arguments()
+    how, load_before = _arguments(), os.getloadavg()[0]
     parts = results.load()
     if how.charts:
         _told(parts)
@@ -53,7 +54,7 @@ def main() -> int:
     with servers.kafka() as broker:
         servers.warm_up(broker)
         for name, measure in chosen.items():
-            part = measured[name] = results.made(command, versions)
+            part = measured[name] = results.made(command, versions, load_before)
             began_s = time.monotonic()
             part.tables = measure(broker, how)
             part.seconds = round(time.monotonic() - began_s, 1)

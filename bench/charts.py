@@ -9,7 +9,7 @@ from bench.report import percentile
 from bench.svg import COLOURS, Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from bench.report import Table
 
@@ -48,12 +48,15 @@ def growth(name: str, title: str, note: str, values: Mapping[str, Sequence[tuple
     return {"kind": "growth", "name": name, "title": title, "note": note, "values": points}
 
 
-def drawn(tables: Mapping[str, Sequence[Table]]) -> Iterator[tuple[str, str]]:
-    """Every chart's name and SVG."""
-    for table in (table for of_part in tables.values() for table in of_part):
-        series = table.series
-        if series and series["values"]:
-            yield series["name"], _DRAWN[series["kind"]](series)
+def drawn(tables: Mapping[str, Sequence[Table]], *, busy: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Every chart's name and SVG. `busy`: the parts that were measured beside other work, which their charts say."""
+    for part, of_part in tables.items():
+        for series in (table.series for table in of_part):
+            if series and series["values"]:
+                note = (
+                    f"Beside other work on the machine: no result. {series['note']}" if part in busy else series["note"]
+                )
+                yield series["name"], _DRAWN[series["kind"]]({**series, "note": note})
 
 
 def _bars(series: dict[str, Any]) -> str:

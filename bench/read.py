@@ -54,8 +54,9 @@ pg_recvlogical writes the bytes to /dev/null and parses nothing; psycopg2 is its
 Debezium is the embedded engine, tuned for a backlog, which makes JSON and gives it to nobody. All who read by
 pgoutput read the same publication, of the four columns that cdcwatch needs. Ratio: events/s to `{baseline}` of the
 same round; to own plugin: to pg_recvlogical of the reader's plugin; to Debezium: of those that publish to Kafka, to
-Debezium without a sink. CPU: seconds a 100,000 events, of the reader, PostgreSQL and Kafka. fsync of PostgreSQL is
-off here, so that only reading is measured. One run into Kafka comes before the first round and isn't counted.
+Debezium without a sink. CPU: seconds a 100,000 events, of the reader, PostgreSQL and Kafka. A start is part of the
+time: with few changes it is most of it, above all Debezium's. fsync of PostgreSQL is off here, so that only reading
+is measured. One run into Kafka comes before the first round and isn't counted.
 """
 
 

@@ -46,14 +46,35 @@ class Part:
     machine: str
     versions: str
     seconds: float
+    load_before: float
+    """The load average when the bench was started."""
     tables: list[Table] = field(default_factory=list)
 
     def conditions(self) -> str:
         """In one line."""
         return f"{self.began} UTC, `{self.command}`, took {self.seconds:.0f} s. {self.machine}; {self.versions}."
 
+    @property
+    def cores(self) -> int:
+        """Of the machine."""
+        return int(self.machine.split()[0])
 
-def made(command: str, servers: str) -> Part:
+    def caveat(self) -> str:
+        """A sentence where other work was on the machine; empty where it was quiet.
+
+        The bench loads the machine itself: what was there before it began tells, or a load that it can't make alone.
+        """
+        least = min((load for table in self.tables for load in table.loads), default=0.0)
+        if self.load_before <= self.cores / 2 and least <= 2 * self.cores:
+            return ""
+        return (
+            f"**Other work was on this machine: its load average was {self.load_before:.1f} before the bench began, and"
+            f" never below {least:.1f} then, with {self.cores} cores. None of these figures is a result, and ratios may"
+            " be far off.**\n\n"
+        )
+
+
+def made(command: str, servers: str, load_before: float) -> Part:
     """A part that begins now."""
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return Part(
@@ -62,6 +83,7 @@ def made(command: str, servers: str) -> Part:
         machine=f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         versions=f"{servers}, Python {platform.python_version()}, {packages}, cdcwatch {version('cdcwatch')}",
         seconds=0.0,
+        load_before=round(load_before, 2),
     )
 
 
@@ -84,7 +106,9 @@ def save(parts: dict[str, Part], path: Path | None = None) -> None:
 
 def document(parts: dict[str, Part]) -> str:
     """RESULTS.md."""
-    return _HEAD + "".join(f"\n## {name}\n\n{part.conditions()}\n{_tables(part)}" for name, part in parts.items())
+    return _HEAD + "".join(
+        f"\n## {name}\n\n{part.caveat()}{part.conditions()}\n{_tables(part)}" for name, part in parts.items()
+    )
 
 
 def _tables(part: Part) -> str:
@@ -109,7 +133,8 @@ def _extract(name: str, parts: dict[str, Part]) -> str:
     tables = parts[part].tables
     chosen = tables if not number else tables[int(number) - 1 : int(number)]
     shown = [f"*{table.title}*\n\n{table.grid()}\n" for table in chosen]
-    return "\n".join([*shown, f"{parts[part].conditions()} Load average: {_loads(chosen)}."])
+    caveat = parts[part].caveat()
+    return caveat + "\n".join([*shown, f"{parts[part].conditions()} Load average: {_loads(chosen)}."])
 
 
 def _loads(tables: list[Table]) -> str:
@@ -120,7 +145,8 @@ def _loads(tables: list[Table]) -> str:
 def written(parts: dict[str, Part]) -> Iterator[tuple[Path, str]]:
     """Every file that is made of the results, and its text."""
     yield MARKDOWN, document(parts)
-    for name, drawn in charts.drawn({name: part.tables for name, part in parts.items()}):
+    busy = {name for name, part in parts.items() if part.caveat()}
+    for name, drawn in charts.drawn({name: part.tables for name, part in parts.items()}, busy=busy):
         yield CHARTS / f"{name}.svg", drawn
     for page in PAGES:
         yield page, filled(page.read_text(), parts)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def part(*tables: Table) -> results.Part:
-    return results.Part("2026-01-02 03:04", "python -m bench", "2 cores", "PostgreSQL 15", 12.3, list(tables))
+def part(*tables: Table, load_before: float = 0.2) -> results.Part:
+    return results.Part(
+        "2026-01-02 03:04", "python -m bench", "2 cores", "PostgreSQL 15", 12.3, load_before, list(tables)
+    )
 
 
 def table(name: str, figure: str, **more: object) -> Table:
@@ -94,6 +96,21 @@ def test_a_figure_that_does_not_hold_ends_with_status_1(monkeypatch: pytest.Monk
     monkeypatch.setattr(bench.__main__, "PARTS", {"read": lambda *_: [table("slot", "0.1", problems=["died"])]})
     monkeypatch.setattr("sys.argv", ["bench", "--no-results"])
     assert bench.__main__.main() == 1
+
+
+def test_figures_that_were_taken_beside_other_work_say_so_everywhere() -> None:
+    series = charts.bars("drawn", "Read", "medians", {"cdcwatch": 2.5})
+    loud = table("slot", "0.5", series=series)
+    loud.loads = [4.1, 7.0]
+    usual = table("slot", "0.5", series=series)
+    usual.loads = [1.0, 7.0]
+    page = "<!-- bench:read -->\n<!-- /bench -->"
+    for one, says in ((part(usual), False), (part(loud), True), (part(usual, load_before=1.1), True)):
+        parts = {"read": one}
+        assert ("None of these figures is a result" in results.document(parts)) is says
+        assert ("None of these figures is a result" in results.filled(page, parts)) is says
+        [chart] = [text for path, text in results.written(parts) if path.name == "drawn.svg"]
+        assert ("no result" in chart) is says
 
 
 def test_what_is_missing_and_what_went_wrong_stands_with_the_table() -> None:
