@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from cdcwatch.errors import ConfigurationError
 if TYPE_CHECKING:
     from cdcwatch.settings import Settings
     from cdcwatch.tracing.spans import Traces
+
+_log = logging.getLogger(__name__)
 
 
 def require_traceable(settings: Settings) -> None:
@@ -46,4 +49,17 @@ def _made(ratio: float) -> Traces:
 
     from cdcwatch.tracing.spans import Traces  # noqa: PLC0415
 
+    theirs = logging.getLogger("opentelemetry")
+    theirs.handlers, theirs.propagate = [_InOurLog()], False
     return Traces(ratio, BatchSpanProcessor(OTLPSpanExporter()))
+
+
+class _InOurLog(logging.Handler):
+    """Says in our log, and in its form, what the exporter could not do; that it tries again is no event."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As of Handler."""
+        if record.levelno >= logging.ERROR:
+            _log.warning("traces are not exported, and lost: %s", record.getMessage())
+        else:
+            _log.debug("%s", record.getMessage())

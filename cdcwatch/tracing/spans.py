@@ -96,10 +96,6 @@ class Traces:
         self._troubled: OrderedDict[tuple[str, Key], None] = OrderedDict()
         """Failed before: what becomes of them is told too."""
 
-    def close(self) -> None:
-        """Exports what is there, for a few seconds at most."""
-        self._provider.shutdown()
-
     # -- the stream and the topic ------------------------------------------------------------------------------------
 
     def told(self, order: Order, committed_us: int, sent: Interval, attributes: Mapping[str, AttributeValue]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -243,3 +244,17 @@ def test_without_the_extra_a_ratio_is_an_error_and_none_is_not(monkeypatch: pyte
 
 def test_off_it_makes_nothing() -> None:
     assert process.traces_of(_settings(0)) is None
+
+
+def test_what_the_exporter_cannot_do_is_told_in_our_log(caplog: pytest.LogCaptureFixture) -> None:
+    ours, handler = logging.getLogger("cdcwatch.tracing.process"), process._InOurLog()
+    ours.addHandler(caplog.handler)  # whether or not this process's log goes to the root
+    try:
+        for level, text in (("WARNING", "Transient error, retrying in 0.9 s"), ("ERROR", "Failed to export")):
+            handler.handle(logging.makeLogRecord({"levelno": getattr(logging, level), "levelname": level, "msg": text}))
+    finally:
+        ours.removeHandler(caplog.handler)
+    assert [(one.levelname, one.getMessage()) for one in caplog.records][-1:] == [
+        ("WARNING", "traces are not exported, and lost: Failed to export")
+    ]
+    assert not any("Transient" in one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG)
