@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -99,9 +99,15 @@ def load(path: Path | None = None) -> dict[str, Part]:
 
 
 def save(parts: dict[str, Part], path: Path | None = None) -> None:
-    """As JSON that a diff of can be read."""
-    documents: dict[str, Any] = {name: asdict(part) for name, part in parts.items()}
-    (path or JSON).write_bytes(orjson.dumps(documents, option=orjson.OPT_INDENT_2) + b"\n")
+    """As JSON with a line a table, so that a diff tells which of them are others."""
+    shown = ",\n".join(f'"{name}": {_json(part)}' for name, part in parts.items())
+    (path or JSON).write_text(f"{{\n{shown}\n}}\n")
+
+
+def _json(part: Part) -> str:
+    head = orjson.dumps({**asdict(part), "tables": []}).decode().removesuffix("]}")
+    tables = ",\n".join(orjson.dumps(table.document()).decode() for table in part.tables)
+    return f"{head}\n{tables}\n]}}"
 
 
 def document(parts: dict[str, Part]) -> str:
