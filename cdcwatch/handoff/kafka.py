@@ -294,7 +294,7 @@ class AtLeastOnceSink(_KafkaSink):
         """A fresh producer: what it held before is published again from the first that was not acknowledged."""
         self._in_flight, self._acknowledged, self._failure = deque(), [], None
         # Retried without end: a record is given up by us, in order, never by librdkafka's clock.
-        self._connect({"message.timeout.ms": 0}, linger_ms=1)
+        self._connect({"message.timeout.ms": 0}, linger_ms=0)
         return read_progress(self._settings, self._slot)
 
     def publish(self, batches: Sequence[Batch]) -> None:
