@@ -141,12 +141,12 @@ class TracedSink:
 
     def publish(self, batches: Sequence[Batch]) -> None:
         """As it is."""
-        now_ns, chooses = time.time_ns(), self._traces.chooses
+        now_ns, chooses = time.time_ns(), self._traces.chooses.has
         for batch in batches:
             for number, event in zip(
                 batch.sequence, batch.events, strict=False
             ):  # the last number is the progress record's
-                if event.key is not None and chooses(event.key.decode(errors="replace")):
+                if event.key is not None and chooses(event.key):
                     self._waiting[number] = (event, now_ns)
         self._sink.publish(batches)
 

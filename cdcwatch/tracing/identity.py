@@ -44,3 +44,7 @@ class Choice:
     def __call__(self, key: Key) -> bool:
         """Whether this order is followed."""
         return zlib.crc32(str(key).encode()) < self._below
+
+    def has(self, key: bytes) -> bool:
+        """The same of a Kafka key."""
+        return zlib.crc32(key) < self._below
