@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 _ACTION_AT: Final = len('{"action":"')
-_INSERT_OR_UPDATE: Final = (b"I", b"U")
+_INSERT, _UPDATE = (ord(action) for action in "IU")
 _IDENTITY_MARK: Final = b'}],"identity":[{"name":"'
 _LINE_END: Final = b"}]}"
 _BETWEEN_COLUMNS: Final = b'},{"name":"'
@@ -56,17 +56,17 @@ class Cutter:
 
     def cut(self, line: bytes) -> Change | None:
         """An insert or update of the table; None for anything else, and for anything unusual."""
-        action = line[_ACTION_AT : _ACTION_AT + 1]
-        if action not in _INSERT_OR_UPDATE or not line.endswith(_LINE_END):
+        begin = line.find(self._ours)
+        if begin < 0 or not line.endswith(_LINE_END):
             return None
-        _, is_ours, columns = line.partition(self._ours)
-        if not is_ours:
-            return None
+        action, columns = line[_ACTION_AT], line[begin + len(self._ours) : -len(_LINE_END)]
         try:
-            if action == b"I":
-                key, new = self._values(columns[: -len(_LINE_END)].split(_BETWEEN_COLUMNS), "columns")
+            if action == _INSERT:
+                key, new = self._values(columns.split(_BETWEEN_COLUMNS), "columns")
                 return _new(Change, (INSERT, key, new, None, None))
-            columns, _, identity = columns[: -len(_LINE_END)].partition(_IDENTITY_MARK)
+            if action != _UPDATE:
+                return None
+            columns, _, identity = columns.partition(_IDENTITY_MARK)
             key, new = self._values(columns.split(_BETWEEN_COLUMNS), "columns")
             old: Row | None = None
             if _BETWEEN_COLUMNS in identity:
