@@ -108,6 +108,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         for due in popped:
             assert self.model.pop(due.key) == (due.deadline_us, due.version)
 
+    @rule(count=st.integers(0, 12))
+    def nearest(self, count):
+        seen = self.schedule.nearest(count)
+        assert [due.deadline_us for due in seen] == sorted(deadline_us for deadline_us, _ in self.model.values())[
+            :count
+        ]
+        assert len({due.key for due in seen}) == len(seen)
+        assert all(self.model[due.key] == (due.deadline_us, due.version) for due in seen)
+
     @rule()
     def next_deadline(self):
         expected = min((deadline_us for deadline_us, _ in self.model.values()), default=None)
