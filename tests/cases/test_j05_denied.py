@@ -46,12 +46,12 @@ def test_j05_a_right_taken_away_is_told_and_closing_goes_on(
             world.wait_confirmed()
             guarded.revoke(ResourceType.TOPIC, topic, AclOperation.WRITE)
             insert_due(world, 100)
+            refused_lsn = world.current_lsn()
             wait_until(lambda: "Kafka refuses" in str(world.readiness()["sink"]), 30, "it is told")
-            confirmed_lsn = world.confirmed_lsn()
             insert_due(world, 200)
             world.wait_nothing_due()
             assert world.readiness()["ready"] is False
-            assert world.confirmed_lsn() == confirmed_lsn
+            assert world.confirmed_lsn() < refused_lsn, "what came before may still be confirmed, nothing of that"
             assert "remedy: grant Write and Describe" in world.log.read_text()
             guarded.grant(ResourceType.TOPIC, topic, AclOperation.WRITE)
             world.wait_confirmed()
@@ -80,10 +80,9 @@ def test_j05_a_topic_that_is_deleted_is_told_and_closing_goes_on(
             admin.delete_topics([topic])[topic].result(20)
             insert_due(world, 100)
             wait_until(lambda: "has no topic" in str(world.readiness()["sink"]), 60, "it is told")
-            confirmed_lsn = world.confirmed_lsn()
             insert_due(world, 200)
             world.wait_nothing_due()
-            assert world.confirmed_lsn() == confirmed_lsn
+            assert world.confirmed_lsn() < refused_lsn, "what came before may still be confirmed, nothing of that"
             create_topic(kafka, topic)
             world.wait_confirmed()
         keys = {record.key for record in world.records()}
