@@ -79,6 +79,7 @@ def test_j05_a_topic_that_is_deleted_is_told_and_closing_goes_on(
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
             admin.delete_topics([topic])[topic].result(20)
             insert_due(world, 100)
+            refused_lsn = world.current_lsn()
             wait_until(lambda: "has no topic" in str(world.readiness()["sink"]), 60, "it is told")
             insert_due(world, 200)
             world.wait_nothing_due()
