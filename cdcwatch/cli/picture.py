@@ -143,9 +143,11 @@ def _lateness(lateness: dict[str, Any]) -> Table:
         for count in counts
     )
     recent = lateness["recent"]
-    figures = "   ".join(f"{name} {short_time(recent[f'{name}_s'])}" for name in ("p50", "p99", "max"))
-    table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_row(Text("Lateness", style="bold"), Text(bars, style="cyan"), Text(figures))
+    figures = "  ".join(f"{name} {short_time(recent[f'{name}_s'])}" for name in ("p50", "p99", "max"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_row(Text("Late", style="bold"), Text(bars, style="cyan"), Text(figures))
     scale = "".join(f"{name:<{_EVERY * _BAR_WIDTH}}" for name in _BUCKETS)
     table.add_row("", Text(scale, style="dim"), Text(f"of the last {recent['count']:,} closes", style="dim"))
     return table

@@ -33,7 +33,7 @@
   };
   const bound = (s) => s == null ? "more" : s < 1 ? `${+(s * 1e3).toFixed(1)} ms` : `${s} s`;
   const clock = (instant) => /^\d{4}-/.test(instant) ? `${instant.slice(5, 10)} ${instant.slice(11, 21)}` : instant;
-  const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+  const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
   // -- writing -----------------------------------------------------------------------------------------------------
 

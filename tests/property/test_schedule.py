@@ -165,3 +165,15 @@ def test_an_overflow_pulls_the_window_back_before_the_earliest_it_dropped():
     kept = sorted(due.key for due in schedule.pop_due(INFINITY_US, 100))
     assert kept == [*range(27), 32]
     assert schedule.window_end_us == START_US + 27 * SECOND_US // 4 - 1
+
+
+def test_references_that_went_stale_take_nobodys_place_among_the_nearest():
+    schedule = Schedule(window_end_us=INFINITY_US, bucket_bits=40)
+    for key in range(9):
+        schedule.put(key, START_US + key, 0)
+    assert schedule.next_deadline_us == START_US  # opens the bucket: from now on it is a heap
+    for key in (1, 2):
+        schedule.discard(key)
+    schedule.put(3, START_US + 100, 0)
+    assert [due.key for due in schedule.nearest(4)] == [0, 4, 5, 6]
+    assert [due.key for due in schedule.pop_due(START_US + 6, 9)] == [0, 4, 5, 6]

@@ -87,6 +87,12 @@ def test_every_state_fits(told: dict[str, Any]) -> None:
     assert lines[0].startswith("cdcwatch 0.1.0")
 
 
+def test_the_longest_times_stand_in_one_line() -> None:
+    recent = {"count": 4096, "p50_s": 0.123, "p99_s": 0.456, "max_s": 59.96}
+    lines = shown({**TOLD, "lateness": {**TOLD["lateness"], "recent": recent}})
+    assert any(line.rstrip().endswith("p50 123 ms  p99 456 ms  max 60.0 s") for line in lines)
+
+
 def test_what_stands_there() -> None:
     text = "\n".join(shown(TOLD))
     for said in (
