@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FIELDS: Final = ("lsn", "table", "topic", "slot", "partition", "count", "reason", "remedy")
 """What a line may have beside its message."""
 REPEATS_S: Final = 60.0
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER: Final = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}\b|(?<![\w.])(?<!\w-)\d+(?:\.\d+)?")
+"""Positions too. Not what ends a name: `orders_2` is another table, `orders-2` another topic."""
 _MOST_KEYS: Final = 1000
 
 
@@ -99,6 +100,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
+class _Repeats:
+    """The lines like one that was written, since then."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s, self.count, self.things = since_s, 0, 0
+        self.last: logging.LogRecord | None = None
+
+    def add(self, record: logging.LogRecord) -> None:
+        self.count, self.things, self.last = self.count + 1, self.things + getattr(record, "count", 0), record
+
+
 class RepeatFilter(logging.Filter):
     """Lets a warning through once in a while; those like it are counted, and told together at its end.
 
@@ -111,7 +123,7 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._tell, self._interval_s = tell, interval_s
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str], tuple[float, int, logging.LogRecord]] = {}
+        self._seen: dict[tuple[str, str], _Repeats] = {}
         self._timer: threading.Timer | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -125,12 +137,11 @@ class RepeatFilter(logging.Filter):
             seen = self._seen.get(key)
             if seen is None:
                 if len(self._seen) < _MOST_KEYS:
-                    self._seen[key] = (now_s, 0, record)
+                    self._seen[key] = _Repeats(now_s)
                 return True
-            since_s, count, _ = seen
-            self._seen[key] = (since_s, count + 1, record)
+            seen.add(record)
             if self._timer is None:
-                self._timer = threading.Timer(since_s + self._interval_s - now_s, self._time_is_over)
+                self._timer = threading.Timer(seen.since_s + self._interval_s - now_s, self._time_is_over)
                 self._timer.daemon = True
                 self._timer.start()
         return False
@@ -144,7 +155,7 @@ class RepeatFilter(logging.Filter):
             self._timer = None
         self._tell_over(time.monotonic())
         with self._lock:
-            waiting = [since_s for since_s, count, _ in self._seen.values() if count]
+            waiting = [seen.since_s for seen in self._seen.values() if seen.count]
             if waiting and self._timer is None:
                 rest_s = max(0.1, min(waiting) + self._interval_s - time.monotonic())
                 self._timer = threading.Timer(rest_s, self._time_is_over)
@@ -153,20 +164,20 @@ class RepeatFilter(logging.Filter):
 
     def _tell_over(self, now_s: float) -> None:
         with self._lock:
-            over = [key for key, (since_s, _, _) in self._seen.items() if now_s - since_s >= self._interval_s]
+            over = [key for key, seen in self._seen.items() if now_s - seen.since_s >= self._interval_s]
             told = [self._seen.pop(key) for key in over]
-        for since_s, count, record in told:
-            if count:
-                took_s = min(self._interval_s, time.monotonic() - since_s)
-                self._tell(_summed(record, count, took_s))
+        for seen in told:
+            if seen.last is not None:
+                self._tell(_summed(seen.last, seen, min(self._interval_s, time.monotonic() - seen.since_s)))
 
 
-def _summed(record: logging.LogRecord, count: int, took_s: float) -> logging.LogRecord:
-    """The last of the lines, and how many there were."""
+def _summed(record: logging.LogRecord, seen: _Repeats, took_s: float) -> logging.LogRecord:
+    """The last of the lines, how many there were, and of how many things they tell where they count any."""
     fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
-    message = f"{record.getMessage()} ({count} more like it in {took_s:.0f} s)"
+    whole = f", {seen.things} in all" if seen.things else ""
+    message = f"{record.getMessage()} ({seen.count} more like it in {took_s:.0f} s{whole})"
     told = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, message, None, None)
-    told.__dict__.update(fields, count=count, is_summed=True)
+    told.__dict__.update(fields, count=seen.things or seen.count, is_summed=True)
     return told
 
 

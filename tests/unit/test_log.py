@@ -78,6 +78,31 @@ def test_warnings_that_differ_in_numbers_alone_are_counted_and_told_once(
     assert stream.getvalue().splitlines()[3:] == ["publisher: away; again in 5.0 s"], "and then it is news again"
 
 
+def test_what_differs_in_a_name_is_another_line(clock: _Clock, written: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = written
+    names = ["orders_2025", "orders_2026", "orders-1", "orders-2", "shop.7", "shop.8", "40P01", "40001"]
+    for name in names:
+        logger.warning("the partition %s was rewritten", name)
+    assert len(stream.getvalue().splitlines()) == len(names)
+    for text in (
+        "server process 17, 0/16B3740",
+        "server process 18, 1/AF",
+        "ipv4#10.0.0.1:9092: after 2ms",
+        "ipv4#10.0.0.1:9093: after 13ms",
+    ):
+        logger.warning(text)
+    assert len(stream.getvalue().splitlines()) == len(names) + 2
+
+
+def test_what_repeats_count_is_added_up(clock: _Clock, written: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = written
+    for count in (1, 50, 7):
+        logger.warning("%d orders given up", count, extra={"count": count})
+    clock.now_s = 160.0
+    _Later.made[0].call()
+    assert stream.getvalue().splitlines()[1:] == ["7 orders given up (2 more like it in 60 s, 57 in all)"]
+
+
 def test_what_changes_a_state_ends_or_counts_by_itself_is_never_held_back(
     clock: _Clock, written: tuple[logging.Logger, io.StringIO]
 ) -> None:
