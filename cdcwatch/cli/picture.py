@@ -40,6 +40,11 @@ def short_time(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if abs(seconds) < _SECOND_S else duration_text(seconds)
 
 
+def _plain(text: str) -> Text:
+    """As it is: brackets are no markup, and what is no character doesn't reach the terminal."""
+    return Text("".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text))
+
+
 def _rate(value: float | None) -> str:
     if value is None:
         return "-"
@@ -160,7 +165,7 @@ def _tables(told: dict[str, Any]) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for one in told["tables"]:
         closes = None if told["rates"] is None else told["rates"].get(f"closed {one['name']}")
-        table.add_row(one["name"], f"{one['pending']:,}", _rate(closes), f"{one['closed']:,.0f}")
+        table.add_row(_plain(one["name"]), f"{one['pending']:,}", _rate(closes), f"{one['closed']:,.0f}")
     table.add_row()
     return table
 
@@ -169,9 +174,9 @@ def _orders(told: dict[str, Any], *, most: int, width: int) -> Table:
     """Next deadlines and last events side by side."""
     is_one = len(told["tables"]) <= 1
 
-    def key(one: dict[str, Any]) -> str:
+    def key(one: dict[str, Any]) -> Text:
         shown = "withheld" if one["key"] is None else str(one["key"])
-        return shown if is_one else f"{one['table'].rpartition('.')[2]} {shown}"
+        return _plain(shown if is_one else f"{one['table'].rpartition('.')[2]} {shown}")
 
     wide = max(12, (min(width, 160) - 48) // 2)
     nearest = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")

@@ -113,7 +113,7 @@ def _live(console: "Console", address: str, told: dict[str, Any], interval_s: fl
         try:
             while True:
                 live.update(drawn(told, width=console.width, height=console.height, trouble=trouble), refresh=True)
-                if pressed(interval_s) in {"q", "Q"}:
+                if {"q", "Q"} & set(pressed(interval_s)):
                     return
                 try:
                     told, trouble = _asked(address), ""
@@ -127,7 +127,8 @@ def _live(console: "Console", address: str, told: dict[str, Any], interval_s: fl
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Waits for so many seconds at most and gives the key that was pressed; empty where none was."""
+    """Waits for so many seconds at most and gives the keys that were pressed; empty where none was."""
+    import os
     import select
     import termios
     import tty
@@ -142,7 +143,9 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(sys.stdin)
 
     def pressed(wait_s: float) -> str:
-        return sys.stdin.read(1) if select.select([sys.stdin], [], [], wait_s)[0] else ""
+        # Not by sys.stdin: of a key that is several bytes, an arrow, it would keep all but the first from `select`.
+        read = os.read(sys.stdin.fileno(), 1024) if select.select([sys.stdin], [], [], wait_s)[0] else b""
+        return read.decode(errors="replace")
 
     try:
         tty.setcbreak(sys.stdin)

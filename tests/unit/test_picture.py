@@ -105,6 +105,17 @@ def test_what_stands_there() -> None:
     assert "! 1 alarm " in shown({**TOLD, "alarms": [ALARM]})[0] + " "
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_keys_and_names_are_shown_as_they_are_and_reach_no_terminal(count: int) -> None:
+    for key, text in {"[/x]": "[/x]", "[b]k[/b]": "[b]k[/b]", "a\x1b[2Jb": "a\ufffd[2Jb", "a\nb": "a\ufffdb"}.items():
+        tables = [{**TOLD["tables"][0], "name": f"[/t{number}]"} for number in range(count)]
+        one = {"table": "", "key": key, "deadline": "D", "in_s": 1.0, "type": "deadline.moved", "lsn": "0/1"}
+        lines = shown({**TOLD, "tables": tables, "next": [one], "events": [one]})
+        assert "\n".join(lines).count(text) == 2
+        assert not any("\x1b" in line for line in lines)
+        assert ("[/t1]" in "\n".join(lines)) is (count > 1)
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0.0005, "0.5 ms"), (0.25, "250 ms"), (3.21, "3.2 s")])
 def test_short_times(seconds: float | None, text: str) -> None:
     assert short_time(seconds) == text
