@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
+import time
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
     from cdcwatch.settings import Settings
     from cdcwatch.tracing.spans import Traces
 
 _log = logging.getLogger(__name__)
+STOP_S: Final = 5.0
+"""For what is to be exported yet when the process ends; the SDK would take half a minute."""
 
 
 def require_traceable(settings: Settings) -> None:
@@ -51,7 +58,19 @@ def _made(ratio: float) -> Traces:
 
     theirs = logging.getLogger("opentelemetry")
     theirs.handlers, theirs.propagate = [_InOurLog()], False
-    return Traces(ratio, BatchSpanProcessor(OTLPSpanExporter()))
+    exporter, ends = OTLPSpanExporter(), threading.Event()
+    traces = Traces(ratio, BatchSpanProcessor(exporter))
+    # At the interpreter's end there are no new threads. What is registered last runs first: before the SDK's own.
+    threading.Thread(target=_cut_short, args=(ends, exporter), name="traces end", daemon=True).start()
+    atexit.register(ends.set)
+    return traces
+
+
+def _cut_short(ends: threading.Event, exporter: SpanExporter) -> None:
+    """After that no batch is begun; the one that is under way has OTEL_EXPORTER_OTLP_TIMEOUT."""
+    ends.wait()
+    time.sleep(STOP_S)
+    exporter.shutdown()
 
 
 class _InOurLog(logging.Handler):
@@ -59,7 +78,9 @@ class _InOurLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """As of Handler."""
-        if record.levelno >= logging.ERROR:
+        if (
+            record.levelno >= logging.ERROR or "ropping" in record.getMessage()
+        ):  # its queue is full, or too much at once
             _log.warning("traces are not exported, and lost: %s", record.getMessage())
         else:
             _log.debug("%s", record.getMessage())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
+import subprocess
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -246,15 +251,48 @@ def test_off_it_makes_nothing() -> None:
     assert process.traces_of(_settings(0)) is None
 
 
+_ENDING = """
+from cdcwatch.settings import Settings, TelemetrySettings
+from cdcwatch.tracing import process
+from cdcwatch.tracing.spans import Order
+
+process.STOP_S = 0.1
+traces = process.traces_of(Settings(telemetry=TelemetrySettings(trace_ratio=1.0)))
+traces.given_up([Order("orders", key, 0) for key in range(200)], 1, "no")
+"""
+
+
+def test_a_collector_that_hangs_holds_up_the_end_for_one_batch_alone() -> None:
+    """The SDK would try the others for half a minute."""
+    with socket.socket() as hangs:
+        hangs.bind(("127.0.0.1", 0))
+        hangs.listen(200)
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hangs.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "0.5",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1",
+        }
+        subprocess.run([sys.executable, "-c", _ENDING], env={**os.environ, **environment}, check=True, timeout=300)
+        hangs.setblocking(False)
+        tried = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                hangs.accept()[0].close()
+                tried += 1
+    assert 0 < tried < 20
+
+
 def test_what_the_exporter_cannot_do_is_told_in_our_log(caplog: pytest.LogCaptureFixture) -> None:
     ours, handler = logging.getLogger("cdcwatch.tracing.process"), process._InOurLog()
     ours.addHandler(caplog.handler)  # whether or not this process's log goes to the root
     try:
-        for level, text in (("WARNING", "Transient error, retrying in 0.9 s"), ("ERROR", "Failed to export")):
+        said = [("WARNING", "Transient error, retrying in 0.9 s"), ("WARNING", "Queue full, dropping Span.")]
+        for level, text in [*said, ("ERROR", "Failed to export")]:
             handler.handle(logging.makeLogRecord({"levelno": getattr(logging, level), "levelname": level, "msg": text}))
     finally:
         ours.removeHandler(caplog.handler)
-    assert [(one.levelname, one.getMessage()) for one in caplog.records][-1:] == [
-        ("WARNING", "traces are not exported, and lost: Failed to export")
-    ]
+    assert {one.getMessage() for one in caplog.records if one.levelno == logging.WARNING} == {
+        "traces are not exported, and lost: Queue full, dropping Span.",
+        "traces are not exported, and lost: Failed to export",
+    }
     assert not any("Transient" in one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG)
