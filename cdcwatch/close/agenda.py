@@ -81,6 +81,8 @@ class Agenda:
         self._is_stopping = False
         self._caught_up_us = clock.monotonic_us()
         """When a worker last found nothing due."""
+        self._was_full = False
+        """Whether the last batch was as large as they may be."""
 
     def __len__(self) -> int:
         with self._lock:
@@ -98,8 +100,12 @@ class Agenda:
             self._closer.clear()
 
     def presses(self) -> bool:
-        """Whether deadlines passed a moment ago wait for a worker: a spike, not a backlog of longer standing."""
-        return _PRESSING_FROM_US <= self.facts().overdue_us < _PRESSING_TO_US
+        """Whether deadlines passed a moment ago wait for a worker: a spike, not a backlog of longer standing.
+
+        At once where the last batch was a full one: then there are more than the workers take in one go.
+        """
+        from_us = 1 if self._was_full else _PRESSING_FROM_US
+        return from_us <= self.facts().overdue_us < _PRESSING_TO_US
 
     def load(self, dues: Sequence[Due]) -> int:
         """Takes in orders read from the table; the stream's word stands. The window's end, which they may pull back."""
@@ -270,6 +276,7 @@ class Agenda:
         if not self._database_clock.is_known:
             return None
         batch = self._closer.take(self._database_clock.now_us(monotonic_us), monotonic_us, limit)
+        self._was_full = len(batch) >= limit
         if not batch:
             self._caught_up_us = monotonic_us
         elif not self._has_leader:
