@@ -112,7 +112,7 @@ class Reader(threading.Thread):
         self._backoff = Backoff(first_s=0.1, most_s=5.0)
         self._announced: Holder | None = None
         self._gap: str | None = None
-        self._expects_alteration = False
+        self._away, self._expects_alteration = "", False
         self._begin_lsn = 0  # where the slot stood when it was taken
         self._applied_lsn = 0  # through where the schedule has seen the stream, a replay that broke off counted back
         self.reconnect_count = 0
@@ -140,6 +140,7 @@ class Reader(threading.Thread):
         return ReaderSigns(
             is_streaming=self.is_streaming,
             has_slot=self._facts is not None,
+            away=self._away,
             stepped_age_s=now_s - self._stepped_s,
             heard_age_s=now_s - self._heard_s,
         )
@@ -213,6 +214,7 @@ class Reader(threading.Thread):
             if self._announced != error.holder:
                 self._announced = error.holder
                 _log.warning("standby: %s", error)
+            self._away = ""
             return _STANDBY_POLL_S
         except StreamRestart as restart:
             self._leave()
@@ -229,7 +231,7 @@ class Reader(threading.Thread):
 
     def _lost(self, error: UnavailableError) -> float:
         wait_s = self._backoff.next_s()
-        self.reconnect_count += 1
+        self.reconnect_count, self._away = self.reconnect_count + 1, str(error)
         _log.warning("reader: %s; again in %.1f s", error, wait_s, extra=told_of(error, lsn=self.confirmed_lsn))
         failpoints.reached("stream.lost")
         return wait_s
@@ -256,7 +258,7 @@ class Reader(threading.Thread):
 
     def _begin(self, now_s: float) -> float:
         facts, stream = self._slot.acquire(self._make_decoder().options())
-        self._announced = None
+        self._announced, self._away = None, ""
         self._backoff.reset()
         try:
             failpoints.reached("stream.acquired")

@@ -56,6 +56,8 @@ class ReaderSigns:
     """Since its thread last began a step."""
     heard_age_s: float
     """Since the server was last heard, or reading rested on purpose."""
+    away: str = ""
+    """Why there is no connection, where the last attempt failed or the stream broke off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def judge_reader(signs: ReaderSigns | None, awaited: str = "") -> Part:
     age_s = signs.heard_age_s
     if not signs.is_streaming:
         begins = awaited or "waiting for the sink to tell where to begin"
-        reason = begins if signs.has_slot else "waiting for the slot"
+        reason = begins if signs.has_slot else signs.away or "waiting for the slot"
         return Part(ready=False, reason=reason, age_s=age_s)
     if signs.stepped_age_s > STUCK_S:
         return Part(ready=False, reason=f"its thread has been stuck for {signs.stepped_age_s:.0f} s", age_s=age_s)

@@ -17,7 +17,8 @@ CLOCK_REMEDIES: Final = {
 }
 _BY_REASON: Final = (
     ("waiting for the database", "see that PostgreSQL is up and postgres.dsn leads to it; the log has the error"),
-    ("waiting for the slot", "another cdcwatch has it: this one stands by, and takes over when the other ends"),
+    ("connection failed", "see that PostgreSQL is up and postgres.dsn leads to it"),
+    ("waiting for the slot", "where another cdcwatch has it: this one stands by, and takes over when the other ends"),
     ("being opened", "wait a moment; the log says when it can't be opened"),
     ("loading the window", "wait: orders are closed from the first page on"),
     ("others hold it locked", "see pg_stat_activity for who holds the row; the order is closed as soon as that ends"),

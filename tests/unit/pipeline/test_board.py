@@ -136,7 +136,7 @@ def test_alarms_are_parts_the_slot_and_clocks_each_with_a_remedy(world: _World) 
     told = world.look()
     assert [alarm["what"] for alarm in told["alarms"]] == ["reader", "time_to_loss", "lag", "clock drift"]
     assert all(alarm["message"] and alarm["remedy"] for alarm in told["alarms"])
-    assert told["alarms"][0]["remedy"].startswith("another cdcwatch has it")
+    assert told["alarms"][0]["remedy"].startswith("where another cdcwatch has it")
     assert told["slot"]["seconds_to_loss"] == 512
     assert told["slot"]["age_s"] == 1.0
 

@@ -62,6 +62,7 @@ CLOSES = CloserSigns(
     [
         ({}, None),
         ({"has_slot": False, "is_streaming": False}, "waiting for the slot"),
+        ({"has_slot": False, "is_streaming": False, "away": "connection failed"}, "connection failed"),
         ({"is_streaming": False}, "waiting for the sink"),
         ({"stepped_age_s": STUCK_S}, None),
         ({"stepped_age_s": STUCK_S + 1}, "stuck for 11 s"),
@@ -169,8 +170,10 @@ def test_a_half_open_stream_shows_before_it_is_given_up():
         assert "nothing came from the server for 11 s" in judge_reader(reader.signs(1012.0)).reason
         reader.step(1020.0)
         assert slot.stream.is_closed
-        assert judge_reader(reader.signs(1020.0)).reason == "waiting for the slot"
+        assert judge_reader(reader.signs(1020.0)).reason == reader.signs(1020.0).away != ""
         assert judge_reader(reader.signs(1020.0)).age_s == 19.0
+        reader.step(1021.0)
+        assert reader.signs(1021.0).away == "", "the slot is ours again"
     finally:
         reader._waker.close()
 
