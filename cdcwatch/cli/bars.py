@@ -51,6 +51,6 @@ def bars() -> Iterator[None]:
         *(TextColumn("{task.fields[figures]}"), TimeRemainingColumn(compact=True)),
     )
     # READY and the like go where stdout goes.
-    progress = Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty())
+    progress = Progress(*columns, console=console, redirect_stdout=sys.stdout is not None and sys.stdout.isatty())
     with progress, shown_by(_Bars(progress)):
         yield

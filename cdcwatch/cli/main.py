@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     code = _run(arguments, debug="--debug" in arguments)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: closed by whoever started us
+            sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read us has enough. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

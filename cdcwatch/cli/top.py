@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ANSWER_S: Final = 5.0
+_MOST_BYTES: Final = 1 << 22
 _RATE_S: Final = 0.5
 """Between two looks: rates have a span then."""
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  where it listens, not where we do
@@ -74,13 +75,18 @@ def _asked(address: str) -> dict[str, Any]:
     import urllib3
 
     remedy = "is it running, with telemetry.listen as here? Name its port with --url http://HOST:PORT"
+    give_up_s, body = time.monotonic() + _ANSWER_S, b""
     try:
-        answer = urllib3.request("GET", address, timeout=_ANSWER_S, retries=False)
+        answer = urllib3.request("GET", address, timeout=_ANSWER_S, retries=False, preload_content=False)
+        # Piece by piece: what else listens there may drip for ever, or never stop.
+        while len(body) < _MOST_BYTES and time.monotonic() < give_up_s and (piece := answer.read1(1 << 16)):
+            body += piece
+        answer.close()
     except urllib3.exceptions.HTTPError as error:
         said = "it did not answer in time" if "timed out" in str(error) else "nobody answers"
         raise UnavailableError(f"{address}: {said}", remedy=remedy) from None
     try:
-        told = orjson.loads(answer.data)
+        told = orjson.loads(body)
         if answer.status == 200 and {"version", "rates", "parts"} <= set(told):  # noqa: PLR2004
             return dict(told)
     except (orjson.JSONDecodeError, TypeError):

@@ -10,10 +10,12 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,3 +136,27 @@ def test_what_is_not_there_is_one_line_and_a_remedy(tmp_path: Path) -> None:
     assert cdcwatch("top", "--url", "127.0.0.1:9464").code == 2
     none = write_configuration(tmp_path / "none.toml", "dbname=x", '[telemetry]\nlisten = ""\n')
     assert cdcwatch("top", "-c", none).code == 2
+
+
+@pytest.mark.parametrize("piece", [b"", b"a", b"a" * (1 << 20)], ids=["nothing", "drips", "floods"])
+def test_something_else_on_the_port_is_given_up(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+    monkeypatch.setattr("cdcwatch.cli.top._ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not ended.wait(0.02):
+                    client.sendall(piece)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            said = cdcwatch("top", "--once", "--url", f"http://127.0.0.1:{server.getsockname()[1]}")
+        finally:
+            ended.set()
+            thread.join()
+    assert said.code == 3
+    assert "no cdcwatch" in said.err or "did not answer in time" in said.err

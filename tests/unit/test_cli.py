@@ -123,6 +123,12 @@ def test_start_up_imports_no_client_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_a_closed_stdout_is_no_error() -> None:
+    command = f"{sys.executable} -m cdcwatch check -c /nowhere/cdcwatch.toml >&-"
+    ended = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 2), ended.stderr
+
+
 def test_a_reader_that_has_enough_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "cdcwatch", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
