@@ -1,5 +1,6 @@
 """`cdcwatch top`: a running service at work, in a terminal."""
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -109,14 +110,15 @@ def _print_documents(address: str, told: dict[str, Any], interval_s: float, *, o
 
 
 def _live(console: "Console", address: str, told: dict[str, Any], interval_s: float) -> None:
-    """Until q or Ctrl-C. A service that goes away is waited for."""
+    """Until q, Ctrl-C or SIGTERM. A service that goes away is waited for."""
     from rich.live import Live
 
     from cdcwatch.cli.picture import drawn
 
     trouble = ""
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        try:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the terminal would stay as it is
+    try:
+        with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(drawn(told, width=console.width, height=console.height, trouble=trouble), refresh=True)
                 if {"q", "Q"} & set(pressed(interval_s)):
@@ -127,8 +129,10 @@ def _live(console: "Console", address: str, told: dict[str, Any], interval_s: fl
                     trouble = (
                         trouble or f"no answer since {time.strftime('%H:%M:%S')} ({str(error).rpartition(': ')[2]})"
                     )
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def test_top_shows_a_service_at_work_and_ends_in_order(world: World) -> None:
         left = Terminal("top", "--interval", "0.2", "-c", world.configuration)
         wait_until(lambda: "all is well" in left.last(), 60, "it shows it")
     wait_until(lambda: re.search(r"! no answer since \d\d:\d\d:\d\d \(nobody answers\)", left.last()), 60, "it goes on")
-    left.process.send_signal(signal.SIGINT)
+    left.process.send_signal(signal.SIGTERM)
     assert left.ended() == 0
 
 
