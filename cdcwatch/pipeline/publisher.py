@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.sink import Sink
 
-TRANSACTION_EVENTS: Final = 5000
+TRANSACTION_EVENTS: Final = 10_000
 _BULK_EVENTS: Final = 1000
 _BULK_WAIT_S: Final = 0.02
 _IDLE_WAIT_S: Final = 0.5
