@@ -92,7 +92,7 @@ def _alone(sizes: list[int]) -> tuple[Table, dict[int, dict[str, float]]]:
     table = Table(
         "A change, in the schedule alone",
         _ALONE_EXPLANATION.strip(),
-        ["orders", "ratio", "bytes each", "us a change", "us an order due"],
+        ["orders", "to the first", "bytes each", "us a change", "us an order due"],
     )
     measured: dict[int, dict[str, float]] = {}
     for size in sizes:
@@ -115,7 +115,7 @@ def _whole(sizes: list[int]) -> tuple[Table, dict[int, Cost]]:
     table = Table(
         "A change, with so many orders pending",
         _WHOLE_EXPLANATION.strip().format(changes=_CHANGES, rows=_ROWS_A_COMMIT, most=MOST_WHOLE),
-        ["orders", "ratio", "CPU us a change", "wall us a change", "RSS MB"],
+        ["orders", "CPU to the first", "CPU us a change", "wall us a change", "RSS MB"],
     )
     costs: dict[int, Cost] = {}
     with servers.postgres(fsync=False) as server:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "closer",
-    "ratio",
-    "to River",
+    "p99 to an UPDATE every 0.1 s",
+    "p99 to River",
     "p50 ms",
     "p99",
     "max",

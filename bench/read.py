@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench import charts, servers
+from bench.essentials import FLOOR
 from bench.process import process_cpu_s, run_to_end, tree_cpu_s
 from bench.readers import BASELINE, DEBEZIUM, Place, baseline_of, readers
 from bench.report import Table
@@ -79,11 +80,11 @@ def measure(broker: LocalKafka, *, events: int, rounds: int, match: str = "", fl
         _EXPLANATION.strip().format(rows=ROWS_A_COMMIT, baseline=BASELINE),
         [
             "reader",
-            "ratio",
-            "to own plugin",
+            FLOOR,
+            "to it with the same plugin",
             "to Debezium",
             "events/s",
-            "CPU",
+            "client CPU s/100k",
             "PostgreSQL",
             "Kafka",
             "peak RSS MB",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from bench import charts
+from bench.essentials import essentials
 from bench.report import Table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 JSON = Path(__file__).with_name("results.json")
 MARKDOWN = Path(__file__).with_name("RESULTS.md")
 CHARTS = ROOT / "docs/charts"
-PAGES = (ROOT / "docs/performance.md",)
+PAGES = (ROOT / "README.md", ROOT / "docs/performance.md")
 _PACKAGES = ("psycopg", "confluent-kafka", "orjson")
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _HEAD = """# Results of `python -m bench`
@@ -124,7 +125,8 @@ def _tables(part: Part) -> str:
 def filled(page: str, parts: dict[str, Part]) -> str:
     """A page with what stands between its markers `<!-- bench:NAME -->` and `<!-- /bench -->` written anew.
 
-    NAME is a part, or a part and a table's number in it, as in `lateness-2`; or `flame`: the flame graphs there are.
+    NAME is a part, or a part and a table's number in it, as in `lateness-2`; or `flame`: the flame graphs there are; or
+    `essentials`: the sentences that say it all.
     """
     return _MARKED.sub(lambda found: f"{found[1]}{_extract(found[2], parts)}\n{found[3]}", page)
 
@@ -133,6 +135,8 @@ def _extract(name: str, parts: dict[str, Part]) -> str:
     if name == "flame":
         graphs = sorted(CHARTS.glob("flame-*.svg"))
         return "\n".join(f"![Flame graph: {one.stem}](charts/{one.name})" for one in graphs) or "None is kept here yet."
+    if name == "essentials":
+        return _essentials(parts)
     part, _, number = name.partition("-")
     if part not in parts:
         return "Not measured yet: `make bench`."
@@ -141,6 +145,15 @@ def _extract(name: str, parts: dict[str, Part]) -> str:
     shown = [f"*{table.title}*\n\n{table.grid()}\n" for table in chosen]
     caveat = parts[part].caveat()
     return caveat + "\n".join([*shown, f"{parts[part].conditions()} Load average: {_loads(chosen)}."])
+
+
+def _essentials(parts: dict[str, Part]) -> str:
+    said = essentials({name: part.tables for name, part in parts.items()})
+    if not said:
+        return "Not measured yet: `make bench`."
+    caveat = next((part.caveat() for part in parts.values() if part.caveat()), "")
+    machine = next(iter(parts.values())).machine
+    return caveat + "\n".join([*(f"- {one}" for one in said), "", f"({machine}; servers and load on it too.)"])
 
 
 def _loads(tables: list[Table]) -> str:

@@ -72,7 +72,7 @@ def measure(broker: LocalKafka, *, rows: int) -> list[Table]:
     table = Table(
         f"From commit to subscriber, {rows} rows one at a time",
         _EXPLANATION.strip(),
-        ["sender", "ratio", "p50 ms", "p99", "max", "seen"],
+        ["sender", "p50 to bare", "p50 ms", "p99", "max", "seen"],
     )
     with servers.postgres(fsync=True) as server:
         for delivery in DELIVERIES:

@@ -10,6 +10,7 @@ import pytest
 
 import bench.__main__
 from bench import charts, results
+from bench.essentials import essentials
 from bench.report import Table, percentile
 
 if TYPE_CHECKING:
@@ -168,3 +169,24 @@ def test_a_lateness_chart_is_drawn_from_shares_and_leaves_out_who_closed_nothing
     assert list(values) == ["x", "y"]
     assert values["x"][0] == [0.1, 0.0]  # the scale ends there
     assert values["x"][-1] == [80.0, 1.0]
+
+
+def test_the_essentials_are_the_tables_figures_and_what_is_missing_is_left_out() -> None:
+    floor = "to pg_recvlogical wal2json"
+    rows = [
+        ["pg_recvlogical, wal2json", "1.00"],
+        ["cdcwatch, wal2json, no sink", "1.40"],
+        ["cdcwatch, pgoutput, no sink", "2.10"],
+        ["cdcwatch, wal2json, Kafka exactly_once", "0.71"],
+        ["cdcwatch, pgoutput, Kafka exactly_once", "0.93"],
+    ]
+    reading = Table("Reading", "how", ["reader", floor], rows)
+    memory = Table("Memory of the process", "how", ["process", "idle RSS MB"], [["cdcwatch, wal2json", "54"]])
+    pending = Table("Memory of pending orders", "how", ["orders", "bytes each"], [["1,000,000", "118"]])
+    assert essentials({"memory": [memory, pending], "read": [reading]}) == [
+        "Memory: 54 MB idle, 118 bytes a pending order at a million of them."
+    ]
+    rows.append(["Debezium 3.6.1, JSON, no sink", "0.31"])
+    [said, _] = essentials({"memory": [memory, pending], "read": [reading]})
+    for figure in ("0.71 x", "0.93 x", "1.40 x", "2.10 x", "0.31 x"):
+        assert figure in said
