@@ -53,8 +53,8 @@ def _lateness(figure: Figure) -> str:
     return (
         "Lateness, 99 of 100 orders within: 4,000 deadlines over 20 s"
         f" {p99(spread, 'cdcwatch, wal2json')} (a tuned job queue, River, {p99(spread, 'River')}); 10,000 at one"
-        f" instant {p99(instant, 'cdcwatch, wal2json')} with wal2json and {p99(instant, 'cdcwatch, pgoutput')} with pgoutput"
-        f" (River {p99(instant, 'River')}). None early."
+        f" instant {p99(instant, 'cdcwatch, wal2json')} with wal2json and {p99(instant, 'cdcwatch, pgoutput')}"
+        f" with pgoutput (River {p99(instant, 'River')}). None early."
     )
 
 
