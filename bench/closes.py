@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 _RAW = Path(__file__).with_name("raw.py")
 _RAW_TIMEOUT_S = 300
-_CONNECTIONS = (1, 2)
+_ALONE = {
+    "a plain UPDATE alone, one connection": ("1", "plain"),
+    "our statement alone, one connection": ("1",),
+    "our statement alone, two connections": ("2",),
+}
 _ROWS_A_COMMIT = 5_000
 _INSERT = """
 INSERT INTO orders (id, customer_id, total, expires_at)
@@ -32,11 +36,11 @@ SELECT id, id %% 977, 12.50, now() - interval '1 s' FROM generate_series(%s::big
 """
 _EXPLANATION = """
 All orders fall due at one instant. cdcwatch whole: slot, Kafka with exactly_once, close; closes/s from that instant
-to the last close, while each close comes back by the slot and is published. The statement alone: the same statement
-in batches of the same size over orders that are due already, nothing else in the process, no slot, on one and on two
-connections. fsync is on. Ratios are to those of the same round. CPU seconds of cdcwatch are from the first insert to
-the last close. Published designs claim 3,000 closes a second (polling), 8,000 (Redis Streams), 12,000 (a timing
-wheel): claims, not measured here.
+to the last close, while each close comes back by the slot and is published. Our statement alone: the same in batches
+of the same size over orders that are due already, nothing else in the process, no slot. A plain UPDATE: one by key and
+version instead, which neither locks in order nor skips what others hold nor tells what it closed. fsync is on. Ratios
+are to those of the same round. CPU seconds of cdcwatch are from the first insert to the last close. Published designs
+claim 3,000 closes a second (polling), 8,000 (Redis Streams), 12,000 (a timing wheel): claims, not measured here.
 """
 
 
@@ -48,8 +52,9 @@ def measure(broker: LocalKafka, *, orders: int, rounds: int) -> list[Table]:
         [
             "what",
             "closes/s",
-            "to one connection",
-            "to two",
+            "to the plain UPDATE",
+            "to our statement",
+            "to it on two",
             "last close s",
             "closed",
             "CPU s",
@@ -60,18 +65,16 @@ def measure(broker: LocalKafka, *, orders: int, rounds: int) -> list[Table]:
     )
     shape = Shape(f"{orders:,} deadlines at one instant", orders, at_once)
     ours = [closing.ours(plugin) for plugin in servers.PLUGINS]
-    raw: dict[int, list[float]] = {connections: [] for connections in _CONNECTIONS}
+    raw: dict[str, list[float]] = {name: [] for name in _ALONE}
     runs: dict[str, list[Run | None]] = {closer.name: [] for closer in ours}
     with servers.postgres(fsync=True) as server:
         for number in range(rounds):
-            for connections in _CONNECTIONS:
-                raw[connections].append(_raw(server, orders, connections, table))
+            for name in _ALONE:
+                raw[name].append(_raw(server, orders, name, table))
             for closer in ours if number % 2 == 0 else reversed(ours):
                 runs[closer.name].append(closing.run(closer, server, broker, shape, (number, rounds), table))
-    names = {1: "the statement alone, one connection", 2: "the statement alone, two connections"}
-    rates = {names[connections]: done for connections, done in raw.items()}
     ours_rates = {name: [run.closes_a_s if run else 0.0 for run in done] for name, done in runs.items()}
-    for name, done in rates.items():
+    for name, done in raw.items():
         table.rows.append([name, *_rates(done, raw), *["-"] * 6])
     for name, done in runs.items():
         table.rows.append([name, *_rates(ours_rates[name], raw), *_costs(done, orders)])
@@ -79,12 +82,12 @@ def measure(broker: LocalKafka, *, orders: int, rounds: int) -> list[Table]:
         "closes",
         "Orders closed a second",
         f"{orders:,} due at one instant; {charts.rounds_said(rounds)}; cdcwatch with slot and Kafka",
-        {name: round(statistics.median(done)) for name, done in {**rates, **ours_rates}.items()},
+        {name: round(statistics.median(done)) for name, done in {**raw, **ours_rates}.items()},
     )
     return [table]
 
 
-def _raw(server: LocalPostgres, orders: int, connections: int, table: Table) -> float:
+def _raw(server: LocalPostgres, orders: int, name: str, table: Table) -> float:
     """Closes a second; 0 when it failed."""
     with servers.database(server, "bench_raw") as base, tempfile.TemporaryDirectory() as directory:
         base.rows(SCHEMA)
@@ -93,7 +96,7 @@ def _raw(server: LocalPostgres, orders: int, connections: int, table: Table) -> 
         base.rows("ANALYZE")
         path = program.configuration(Path(directory), base, topic=None)
         ended = subprocess.run(
-            [sys.executable, str(_RAW), str(path), str(connections)],
+            [sys.executable, str(_RAW), str(path), *_ALONE[name]],
             env=environment(),
             capture_output=True,
             timeout=_RAW_TIMEOUT_S,
@@ -103,20 +106,15 @@ def _raw(server: LocalPostgres, orders: int, connections: int, table: Table) -> 
         said = orjson.loads(ended.stdout) if not ended.returncode else {"closed": 0, "seconds": 1.0}
         if said["closed"] != orders:
             complaint = ended.stderr.decode(errors="replace")[-500:]
-            table.problems.append(f"alone, {connections}: closed {said['closed']:,} of {orders:,} {complaint}")
+            table.problems.append(f"{name}: closed {said['closed']:,} of {orders:,} {complaint}")
         rate: float = said["closed"] / said["seconds"]
-    print(
-        f"closes  the statement alone, connections: {connections}  {rate:10,.0f} closes/s  load {load:.1f}", flush=True
-    )
+    print(f"closes  {name:40}{rate:10,.0f} closes/s  load {load:.1f}", flush=True)
     return rate
 
 
-def _rates(done: Sequence[float], raw: dict[int, list[float]]) -> list[str]:
+def _rates(done: Sequence[float], raw: dict[str, list[float]]) -> list[str]:
     """The rate, and its ratio to each of the raw ones."""
-    ratios = [
-        [rate / other for rate, other in zip(done, raw[connections], strict=True) if other]
-        for connections in _CONNECTIONS
-    ]
+    ratios = [[rate / other for rate, other in zip(done, others, strict=True) if other] for others in raw.values()]
     return [f"{statistics.median(done):,.0f}", *(f"{statistics.median(r):.2f}" if r else "-" for r in ratios)]
 
 

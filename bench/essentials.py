@@ -64,8 +64,8 @@ def _closes(figure: Figure) -> str:
 
     return (
         f"Closes a second, slot and Kafka on, everything on one machine: {rate('cdcwatch, wal2json')} with wal2json,"
-        f" {rate('cdcwatch, pgoutput')} with pgoutput; the closing statement alone, on one connection,"
-        f" {rate('the statement alone, one')}."
+        f" {rate('cdcwatch, pgoutput')} with pgoutput; an UPDATE loop that does nothing else, on one"
+        f" connection, {rate('a plain UPDATE')}."
     )
 
 
