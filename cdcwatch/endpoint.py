@@ -44,6 +44,7 @@ _FILES: Final = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+_NOT_FOUND: Final = b"not found; there are: / /status /metrics /healthz /readyz\n"
 _HEADERS: Final = {
     # Nothing but what this port serves, and nobody may frame it. https://www.w3.org/TR/CSP3/
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -211,9 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
         return head
 
     def do_GET(self) -> None:
-        pages = self._pages()
-        page = pages.get(self.path.partition("?")[0])
-        status, kind, body = page(self._shows_keys()) if page else (404, _TEXT, f"{' '.join(pages)}\n".encode())
+        page = self._pages().get(self.path.partition("?")[0])
+        status, kind, body = page(self._shows_keys()) if page else (404, _TEXT, _NOT_FOUND)
         self._answer(status, kind, body)
 
     do_HEAD = do_GET  # noqa: N815  the server's own spelling

@@ -17,6 +17,8 @@ _STYLES: Final = {"scheduled": "cyan", "moved": "yellow", "cancelled": "dim", "e
 _SECOND_S: Final = 1.0
 _MILLISECOND_TENTHS_S: Final = 0.01
 _MOST_ALARMS: Final = 3
+_NO_LIMIT: Final = "may fill the disk"
+"""The slot, on a server without max_slot_wal_keep_size."""
 _LINES: Final = 4
 """Of a stage."""
 
@@ -89,7 +91,7 @@ def _stages(told: dict[str, Any]) -> Table:
     table.add_row(*(Text(f"{name}  →", style="bold") for name in first), Text(last, style="bold"))
     for at in range(_LINES):
         cells = [lines[at] if at < len(lines) else "" for _, lines, _ in stages]
-        table.add_row(*(Text(cell, style="bold cyan" if at == 0 else "") for cell in cells))
+        table.add_row(*(Text(cell, style="bold cyan" if at == 0 else "yellow" if cell == _NO_LIMIT else "") for cell in cells))
     table.add_row(*(_part(part) for _, _, part in stages))
     return table
 
@@ -104,7 +106,7 @@ def _slot_lines(told: dict[str, Any]) -> tuple[str, ...]:
     if slot is None or slot["problem"]:
         return (changes, "lag unknown")
     left_s = slot["seconds_to_loss"]
-    lost = f"lost in {duration_text(left_s)}" if left_s is not None else "no limit" if slot["is_unlimited"] else ""
+    lost = f"lost in {duration_text(left_s)}" if left_s is not None else _NO_LIMIT if slot["is_unlimited"] else ""
     return (changes, f"lag {bytes_text(slot['lag_bytes'])}", f"keeps {bytes_text(slot['retained_bytes'])}", lost)
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _RATE_FRAMES: Final = 12
 _WIDE: Final = 100
-_LINES_WITHOUT_EVENTS: Final = 20
+_LINES_AROUND: Final = 16
+"""All but the events and the addresses."""
 _COLOURS: Final = {SCHEDULED: "cyan", MOVED: "yellow", CANCELLED: "dim", EXPIRED: "magenta"}
 
 
@@ -36,8 +37,10 @@ class LivePicture:
         # Room for the ^C that the terminal echoes: on a full line it would break the next redraw.
         self._width = max(20, console.width - 4)
         self._title = world.title
-        self._addresses = _addresses(world, program, is_narrow=self._width < _WIDE)
-        self._most_events = max(1, console.height - _LINES_WITHOUT_EVENTS)
+        is_narrow = self._width < _WIDE
+        self._addresses = _addresses(world, program, is_narrow=is_narrow)
+        taken = _LINES_AROUND + self._addresses.row_count + is_narrow  # one of them may take two lines there
+        self._most_events = max(1, console.height - taken)
         self._past: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=_RATE_FRAMES)
 
     def __enter__(self) -> Self:
@@ -70,12 +73,14 @@ class LivePicture:
         left = _figures("the shop", "a second", "in all")
         for name, rate, count in zip(did, rates, counts, strict=False):
             left.add_row(name, f"{rate:,.0f}", f"{count:,}")
+        _begin(left, "waiting", "now")
         left.add_row("pending", "", f"{frame.waiting.rows:,}")
         left.add_row("  within a minute", "", f"{frame.waiting.soon_rows:,}")
         late = frame.lateness
         right = _figures("cdcwatch", "a second", "in all")
         right.add_row("events", f"{rates[-2]:,.0f}", f"{topic.events:,}")
         right.add_row("closed", f"{rates[-1]:,.0f}", f"{topic.by_type[EXPIRED]:,}")
+        _begin(right, "measured")
         right.add_row("late, p50 | p99", milliseconds(late.p50_ms), milliseconds(late.p99_ms))
         right.add_row("late, max | early", milliseconds(late.max_ms), _wrong(late.early_rows + topic.early))
         right.add_row("twice | disordered", _wrong(topic.duplicates), _wrong(topic.out_of_order))
@@ -102,6 +107,11 @@ def _figures(*heads: str) -> Table:
     for head in heads[1:]:
         table.add_column(head, justify="right", min_width=7, no_wrap=True)
     return table
+
+
+def _begin(table: Table, name: str, last: str = "") -> None:
+    """A block of its own, to which the heads above don't belong."""
+    table.add_row(Text(name, style="bold"), "", Text(last, style="bold"))
 
 
 def _wrong(count: int) -> Text:
@@ -138,10 +148,11 @@ def _addresses(world: World, program: str, *, is_narrow: bool) -> Table:
             f"{settings.kafka.bootstrap_servers}, topic {', '.join(one.for_events().topic for one in settings.each())}",
         ),
         ("status page", Text(world.page_address, style="bold cyan")),
-        ("look", f"{program} events --follow {configuration}"),
+        ("look", f"{program} top {configuration}"),
+        ("", f"{program} events --follow {configuration}"),
         ("", f"{program} slot status {configuration}"),
         ("", f"{program} pending {configuration}"),
     )
-    for name, text in rows[:4] if is_narrow else rows:
+    for name, text in rows[:5] if is_narrow else rows:
         table.add_row(name, text)
     return table

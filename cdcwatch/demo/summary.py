@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cdcwatch.deadline.rule import CANCELLED
 from cdcwatch.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from cdcwatch.demo.tally import Comparison, ShopCounts, TopicCounts
 
 _NAME_WIDTH: Final = 7
+_MEANING: Final = {CANCELLED: " (paid, cancelled or deleted)"}
+"""Of types whose name alone misleads beside the table's statuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,10 @@ class Summary:
         """A few plain lines."""
         table, topic, late = self.document()["table"], self.topic, self.lateness
         ends = ", ".join(f"{table[name]:,} {name}" for name in ("expired", "paid", "cancelled", "deleted", "pending"))
-        kinds = ", ".join(f"{count:,} {kind.removeprefix('deadline.')}" for kind, count in topic.by_type.items())
+        kinds = ", ".join(
+            f"{count:,} {kind.removeprefix('deadline.')}{_MEANING.get(kind, '')}"
+            for kind, count in topic.by_type.items()
+        )
         rate = self.orders / self.traffic_s if self.traffic_s else 0.0
         lines = [
             ("shop", f"{self.orders:,} orders in {self.traffic_s:.1f} s, {rate:.0f} a second"),
@@ -102,13 +108,15 @@ class Summary:
         if self.comparisons:
             differing = [one for one in self.comparisons if not one.agrees]
             verdict = (
-                f"NO: {len(differing)} of {len(self.comparisons)}" if differing else f"yes: {len(self.comparisons)}"
+                f"NO: {len(differing)} of {len(self.comparisons)} comparisons differ"
+                if differing
+                else f"yes, in all {len(self.comparisons)} comparisons"
             )
-            lines.append(("agree", f"{verdict} comparisons of table, topic and what the shop did"))
+            lines.append(("agree", f"{verdict}: of the table, the topic and what the shop did"))
             lines += [("", f"{one.what}: {one.expected} expected, {one.found} found") for one in differing]
             lines += [("", problem) for problem in self.problems]
         else:
-            lines.append(("agree", "not compared: --for 20s lets the last orders expire and compares"))
+            lines.append(("agree", "stopped midway: not compared. With --for 20s the last orders expire first, then all is compared"))
         return "\n".join(f"{name:<{_NAME_WIDTH}}{text}" for name, text in lines)
 
 

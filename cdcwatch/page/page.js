@@ -52,6 +52,17 @@
     if (text != null) made.textContent = text;
     return made;
   };
+  // What a term needs more words for, to be read by pointing at it.
+  const TITLES = {
+    "in flight": "read from the slot, not yet acknowledged by the broker",
+    "replayed": "row changes that came again after a reconnect or a start; they give no event again",
+    "dead letters": "rows that could not be understood, and orders that could not be closed",
+    "tried again": "orders whose close was put off: their row was locked, or the database refused it",
+    "loaded up to": "deadlines up to then (UTC) are in memory; later ones wait in the table (window.horizon_s)",
+    "by the sweep": "overdue orders that a look into the table found, not the stream",
+    "late, p99": "closed less deadline, by the database's clock, of the last closes: 99 of 100 were no later",
+    "lost in": "until the server drops WAL that the slot needs, if nothing more is confirmed",
+  };
   // Pairs of a term and what it is: [term, text, class].
   const facts = (list, pairs, wrapped) => {
     const shape = pairs.map((pair) => pair[0]).join("|");
@@ -59,6 +70,7 @@
       list.dataset.shape = shape;
       list.replaceChildren(...pairs.flatMap(([term]) => {
         const both = [element("dt", "", term), element("dd")];
+        if (TITLES[term]) both[0].title = TITLES[term];
         if (!wrapped) return both;
         const box = element("div");
         box.append(...both);
@@ -67,7 +79,7 @@
     }
     list.querySelectorAll("dd").forEach((node, place) => {
       write(node, pairs[place][1]);
-      node.classList.toggle("bad", pairs[place][2] === "bad");
+      for (const name of ["bad", "warn"]) node.classList.toggle(name, pairs[place][2] === name);
     });
   };
   // Rows of cells: [text, class, small text].
@@ -87,8 +99,8 @@
   };
   const spark = (stage, value) => {
     const past = history[stage.id] = [...(history[stage.id] || []), value || 0].slice(-SPARKS);
-    const most = Math.max(...past, 1e-9), from = SPARKS - past.length;
-    const points = past.map((one, place) => `${from + place},${(19 - 18 * one / most).toFixed(2)}`).join(" ");
+    const most = Math.max(...past, 1e-9);
+    const points = past.map((one, place) => `${place},${(19 - 18 * one / most).toFixed(2)}`).join(" ");
     stage.querySelector("polyline").setAttribute("points", points);
   };
   const stage = (id, big, graph, pairs, part) => {
@@ -194,10 +206,12 @@
     const known = !slot.problem;
     spark(section, known ? slot.lag_bytes : 0);
     const soon = known && slot.seconds_to_loss != null && slot.seconds_to_loss < 4 * 3600;
+    const left = !known ? "" : slot.seconds_to_loss != null ? duration(slot.seconds_to_loss)
+      : slot.is_unlimited ? "no limit: the disk fills" : slot.wal_bytes_per_s == null ? "unknown" : "never";
     facts(at(section, "figures"), known ? [
       ["behind", bytes(slot.lag_bytes)],
       ["kept on disk", bytes(slot.retained_bytes)],
-      ["lost in", slot.seconds_to_loss != null ? duration(slot.seconds_to_loss) : "never", soon ? "bad" : ""],
+      ["lost in", left, soon ? "bad" : slot.is_unlimited ? "warn" : ""],
     ] : [["state", "unknown"]], true);
     const gauge = at(section, "gauge");
     gauge.hidden = !known || slot.keep_bytes == null;
@@ -209,7 +223,7 @@
     }
     const writes = known && slot.wal_bytes_per_s != null ? `The server writes ${bytes(slot.wal_bytes_per_s)} of WAL a second. ` : "";
     write(at(section, "note"), !known ? `Slot ${slot.name}: ${slot.problem}.`
-      : `The line: how far behind, of late. ${writes}${slot.is_unlimited ? "It has no limit for a slot: the disk fills up instead." : `It may keep ${bytes(slot.keep_bytes)}.`} Slot ${slot.name} is confirmed up to ${slot.confirmed_flush_lsn || "nothing"}.`);
+      : `The line: how far behind, of late. ${writes}${slot.is_unlimited ? "It has no limit for what a slot keeps (max_slot_wal_keep_size): unread, it fills the disk." : `It may keep ${bytes(slot.keep_bytes)}.`} Slot ${slot.name} is confirmed up to ${slot.confirmed_flush_lsn || "nothing"}.`);
   };
 
   const showOrders = (told) => {

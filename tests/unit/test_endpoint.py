@@ -131,7 +131,7 @@ def test_every_other_method_is_refused(port: int, method: str) -> None:
 )
 def test_there_is_nothing_but_the_pages(port: int, path: str) -> None:
     status, _, body = get(port, path)
-    assert (status, body) == (404, "/ /page.css /page.js /icon.svg /status /metrics /healthz /readyz\n")
+    assert (status, body) == (404, "not found; there are: / /status /metrics /healthz /readyz\n")
 
 
 @pytest.mark.parametrize(
