@@ -106,7 +106,7 @@ class CloseSettings(_Section, frozen=True):
 
     action: Annotated[
         Literal["update", "delete", "claim", "none"],
-        says("delete, and claim (calls something outside): see below; none: orders are only told of"),
+        says("delete: see Closes that delete; claim: see Closes that call something outside; none: events only"),
     ] = "update"
     status: Annotated[str, says("what a close writes")] = "expired"
     set: Annotated[
@@ -157,7 +157,7 @@ class WindowSettings(_Section, frozen=True):
 class SinkSettings(_Section, frozen=True):
     """Where deadline events become durable."""
 
-    kind: Annotated[Literal["kafka", "file", "redis", "none"], says("file and redis are not in this version")] = "kafka"
+    kind: Annotated[Literal["kafka", "file", "redis", "none"], says("none: no events are published")] = "kafka"
 
 
 class KafkaSettings(_Section, frozen=True):

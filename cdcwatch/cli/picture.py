@@ -91,7 +91,9 @@ def _stages(told: dict[str, Any]) -> Table:
     table.add_row(*(Text(f"{name}  →", style="bold") for name in first), Text(last, style="bold"))
     for at in range(_LINES):
         cells = [lines[at] if at < len(lines) else "" for _, lines, _ in stages]
-        table.add_row(*(Text(cell, style="bold cyan" if at == 0 else "yellow" if cell == _NO_LIMIT else "") for cell in cells))
+        table.add_row(
+            *(Text(cell, style="bold cyan" if at == 0 else "yellow" if cell == _NO_LIMIT else "") for cell in cells)
+        )
     table.add_row(*(_part(part) for _, _, part in stages))
     return table
 

@@ -116,7 +116,12 @@ class Summary:
             lines += [("", f"{one.what}: {one.expected} expected, {one.found} found") for one in differing]
             lines += [("", problem) for problem in self.problems]
         else:
-            lines.append(("agree", "stopped midway: not compared. With --for 20s the last orders expire first, then all is compared"))
+            lines.append(
+                (
+                    "agree",
+                    "stopped midway: not compared. With --for 20s the last orders expire first, then all is compared",
+                )
+            )
         return "\n".join(f"{name:<{_NAME_WIDTH}}{text}" for name, text in lines)
 
 

@@ -98,7 +98,7 @@
     });
   };
   const spark = (stage, value) => {
-    const past = history[stage.id] = [...(history[stage.id] || []), value || 0].slice(-SPARKS);
+    const past = history[stage.id] = [...(history[stage.id] || []), ...(value == null ? [] : [value])].slice(-SPARKS);
     const most = Math.max(...past, 1e-9);
     const points = past.map((one, place) => `${place},${(19 - 18 * one / most).toFixed(2)}`).join(" ");
     stage.querySelector("polyline").setAttribute("points", points);
@@ -204,7 +204,7 @@
     section.hidden = !slot;
     if (!slot) return;
     const known = !slot.problem;
-    spark(section, known ? slot.lag_bytes : 0);
+    spark(section, known ? slot.lag_bytes : null);
     const soon = known && slot.seconds_to_loss != null && slot.seconds_to_loss < 4 * 3600;
     const left = !known ? "" : slot.seconds_to_loss != null ? duration(slot.seconds_to_loss)
       : slot.is_unlimited ? "no limit: the disk fills" : slot.wal_bytes_per_s == null ? "unknown" : "never";

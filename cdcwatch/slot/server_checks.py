@@ -170,9 +170,9 @@ def retention(facts: Facts) -> Check:
         return Check(
             "retention",
             "warn",
-            "max_slot_wal_keep_size is -1: a slot that nobody reads holds WAL until the disk is full; choose what the"
-            " disk can spare (docs/runbook.md): beyond it the slot is lost instead of the server",
-            set_parameter(server.service, "max_slot_wal_keep_size", "'50GB'", restart=False),
+            "max_slot_wal_keep_size is -1: a slot that nobody reads holds WAL until the disk is full; choose as <SIZE>"
+            " what the disk can spare (docs/runbook.md): beyond it the slot is lost instead of the server",
+            set_parameter(server.service, "max_slot_wal_keep_size", "'<SIZE>'", restart=False),
         )
     kept = server.slot_keep_bytes // 2**20
     return Check("retention", "ok", f"max_slot_wal_keep_size is {kept} MB: beyond it the slot is lost")

@@ -15,9 +15,12 @@ from cdcwatch.pipeline.service import Service
 from cdcwatch.pipeline.sweeper import Sweeper
 from cdcwatch.pipeline.worker import Worker
 from cdcwatch.settings import Settings, TableEntry
+from tests.pages import blocks
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from tests.pages import Block
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "docker/prometheus/alerts.yml").read_text())
@@ -105,6 +108,11 @@ def test_a_panel_shows_what_is_exported(panel: dict[str, Any], series: dict[str,
         query = target["expr"].replace("$__rate_interval", "5m").replace("$job", "cdcwatch")
         _check(query, series, target["legendFormat"])
         assert 'job="cdcwatch"' in query
+
+
+@pytest.mark.parametrize("block", [one for one in blocks(ROOT / "docs/metrics.md") if "promql" in one.words])
+def test_a_query_of_the_documentation_asks_for_what_is_exported(block: Block, series: dict[str, set[str]]) -> None:
+    _check(block.text, series, "")
 
 
 def test_the_dashboard_is_laid_out() -> None:

@@ -168,6 +168,7 @@ def test_the_unit_starts_it_stops_it_in_time_and_narrows_it() -> None:
     assert int(keys["TimeoutStopSec"]) >= 60 > LONGEST_STOP_S
     assert keys["KillSignal"] == "SIGTERM"
     assert keys["RestartPreventExitStatus"] == "2"
+    assert int(keys["RestartSec"]) >= 30  # it also tries again what only somebody can mend
     assert (keys["DynamicUser"], keys["ProtectSystem"], keys["NoNewPrivileges"]) == ("yes", "strict", "yes")
 
 

@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
+from markdown_it import MarkdownIt
 
 from cdcwatch.configuration import load_settings
+from cdcwatch.errors import ConfigurationError
+from cdcwatch.pipeline.built import require_built
 from cdcwatch.settings import Settings
-from tools.reference.keys import defaults, reference
+from tools.reference.keys import NOT_BUILT, defaults, reference
 from tools.reference.pages import out_of_date
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +30,17 @@ def test_the_defaults_that_the_configuration_page_shows_are_a_file_of_them(tmp_p
     file.write_text(defaults().removeprefix("```toml\n").removesuffix("```\n"))
     assert load_settings(file, {}) == Settings()
     page = reference()
-    for section in set(Settings().__struct_fields__) - {"tables"}:
+    for section in set(Settings().__struct_fields__) - {"tables"} - NOT_BUILT:
         for key in getattr(Settings(), section).__struct_fields__:
             assert f"| `{key}` |" in page or f"### `[{section}.{key}]`" in page, f"[{section}] {key} is not shown"
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_BUILT))
+def test_what_is_left_out_is_refused(kind: str) -> None:
+    settings = msgspec.convert({"sink": {"kind": kind}}, Settings)
+    with pytest.raises(ConfigurationError, match="not in this version"):
+        require_built(settings, "all")
+    assert f"[{kind}]" not in (ROOT / "docs/configuration.md").read_text()
 
 
 def test_every_key_says_what_it_is() -> None:
@@ -40,6 +52,47 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def sections(page: Path) -> set[str]:
+    """What `#…` may lead to, as GitHub makes it of the headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_sections_lead_to_one(page: Path) -> None:
+    for target, section in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text()):
+        if not target.startswith("http") and (target.endswith(".md") or not target):
+            assert section in sections(page.parent / target if target else page), f"{target}#{section}"
+
+
+def uneven_rows(text: str) -> list[str]:
+    """Rows of tables that have not as many cells as their head: mostly a bar that no backslash stands before."""
+    lines, found = text.splitlines(), []
+    for token in MarkdownIt().enable("table").parse(text):
+        if token.type == "table_open" and token.map:
+            first, end = token.map
+            rows = [re.sub(r"\\\|", "", line).strip().strip("|") for line in lines[first:end] if line.strip()]
+            found += [row for row in rows if row.count("|") != rows[1].count("|")]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(page: Path) -> None:
+    assert uneven_rows(page.read_text()) == []
+
+
+def test_a_bar_in_a_cell_is_found() -> None:
+    head = "| a | b |\n|---|---|\n"
+    assert uneven_rows(head + "| `x\\|y` | 2 |\n") == []
+    assert uneven_rows(head + "| `x|y` | 2 |\n") == [" `x|y` | 2 "]
+
+
+def test_exit_code_4_is_said_alike() -> None:
+    runbook, said = (ROOT / "docs/runbook.md").read_text(), "nothing of that was confirmed"
+    assert said in (ROOT / "docs/cli.md").read_text()
+    assert runbook.count(said) == 2
 
 
 def test_the_runbook_answers_every_alarm_and_names_every_command() -> None:

@@ -26,6 +26,8 @@ LANGUAGES = {"sh", "sql", "toml", "json", "http", "text", "mermaid"}
 OTHERS = {
     ".": "the shell's own",
     "cd": "the shell's own",
+    "export": "the shell's own",
+    "$EDITOR": "whichever it is",
     "git": "where the project is cloned from is everybody's own matter",
     "jq": "reads what cdcwatch prints; not everywhere installed",
     "xxd": "the same",

@@ -105,6 +105,13 @@ def test_what_stands_there() -> None:
     assert "! 1 alarm " in shown({**TOLD, "alarms": [ALARM]})[0] + " "
 
 
+def test_a_server_without_a_limit_is_warned_of() -> None:
+    unlimited = {**TOLD["slot"], "seconds_to_loss": None, "is_unlimited": True}
+    assert "may fill the disk" in "\n".join(shown({**TOLD, "slot": unlimited}))
+    unknown = {**unlimited, "is_unlimited": False}
+    assert "may fill the disk" not in "\n".join(shown({**TOLD, "slot": unknown}))
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_keys_and_names_are_shown_as_they_are_and_reach_no_terminal(count: int) -> None:
     for key, text in {"[/x]": "[/x]", "[b]k[/b]": "[b]k[/b]", "a\x1b[2Jb": "a\ufffd[2Jb", "a\nb": "a\ufffdb"}.items():

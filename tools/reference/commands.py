@@ -25,7 +25,7 @@ stderr.
 | 1 | a check or threshold failed, or you answered no |
 | 2 | usage or configuration |
 | 3 | a server can't be reached or lacks something |
-| 4 | interrupted |
+| 4 | interrupted, or stopped before all that was read was durable: nothing of that was confirmed, start again |
 """
 _NUMBERS = {"integer": "N", "float": "N"}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _NAMES = {types.StrType: "text", types.IntType: "integer", types.FloatType: "number", types.BoolType: "true or false"}
 _COMMENT_FROM = 34
+NOT_BUILT = {"file", "redis"}
+"""Sections and values that the settings know and this version refuses: not shown."""
 
 
 def defaults() -> str:
@@ -41,7 +44,7 @@ def reference() -> str:
 def _sections(model: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
     for field in msgspec.structs.fields(model):
         kind = _bare(types.type_info(field.type))
-        if isinstance(kind, types.StructType) and field.encode_name != LIST_OF_TABLES:
+        if isinstance(kind, types.StructType) and field.encode_name not in {LIST_OF_TABLES, *NOT_BUILT}:
             yield field.encode_name, kind.cls
 
 
@@ -103,7 +106,8 @@ def _words(annotation: Any) -> tuple[Any, ...]:
     """Of a Literal, in its own order (msgspec's sorts them); empty for any other type."""
     if get_origin(annotation) is Annotated:
         return _words(annotation.__origin__)
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    words = get_args(annotation) if get_origin(annotation) is Literal else ()
+    return tuple(word for word in words if word not in NOT_BUILT)
 
 
 def _toml(value: Any) -> str:
@@ -138,8 +142,10 @@ def _default(field: Any) -> str:
 
 
 def _safe(text: str) -> str:
-    """For a cell of a table."""
-    return text.replace("<", "&lt;").replace("|", "&#124;")
+    """For a cell of a table; what it refers to is linked."""
+    text = text.replace("<", "&lt;").replace("|", "&#124;")
+    text = re.sub(r"see docs/([\w.]+)", r"see [\1](\1)", text)
+    return re.sub(r"see ([A-Z][a-z ]+)", lambda found: f"see [{found[1]}](#{found[1].lower().replace(' ', '-')})", text)
 
 
 def _taken(field: Any, kind: types.Type) -> str:
