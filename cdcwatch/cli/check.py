@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, settings_of
+from cdcwatch.cli.options import ClosedTableOption, ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import coloured, print_json, wrapped
 from cdcwatch.cli.run import Role, settings_of_role
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check(
     context: typer.Context,
     role: Annotated[Role, typer.Option(help="Of what `run --role` needs.")] = Role.ALL,
-    table: TableOption = None,
+    table: ClosedTableOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     _debug: DebugOption = False,
@@ -30,9 +30,11 @@ def check(
     from dataclasses import asdict
 
     from cdcwatch.inspection.preflight import all_checks
+    from cdcwatch.pipeline.built import require_built
     from cdcwatch.slot.check import exit_code
 
     settings = settings_of_role(settings_of(context, config), role, table)
+    require_built(settings, role)
     checks, error = all_checks(settings, role)
     code = error.exit_code if error is not None else exit_code(checks)
     if json:

@@ -24,7 +24,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for script
 
 TableOption = Annotated[
     str | None,
-    typer.Option("--table", metavar="NAME", help="Where several are watched: this one, as [[table]] names it."),
+    typer.Option("--table", metavar="NAME", help="Where several tables are watched: only this one of [[table]]."),
+]
+ClosedTableOption = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        metavar="NAME",
+        help="With --role close, where several tables are watched: the one of [[table]] that this process closes.",
+    ),
 ]
 
 
@@ -46,7 +54,10 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
     """The settings from the nearest `-c` there is: the command's own, its group's, the program's.
 
     Tells on stderr when nothing at all was configured: what fails then speaks of a database nobody named.
+    ConfigurationError for what is no configuration, and for a sink that this version lacks.
     """
+    from cdcwatch.pipeline.built import require_sink_built
+
     place: Any = context  # typer's own context and the ones above it are of two types
     while config is None and place.parent is not None:
         place = place.parent
@@ -54,4 +65,6 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
         config = None if named is None else Path(named)  # of the contexts above some versions of typer hold the text
     if is_unconfigured(config):
         print(f"no {DEFAULT_PATH} in this directory, no -c FILE: every key has its default", file=sys.stderr)
-    return load_settings(config)
+    settings = load_settings(config)
+    require_sink_built(settings)
+    return settings

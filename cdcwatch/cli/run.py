@@ -9,7 +9,7 @@ import typer
 
 from cdcwatch.cli.bars import bars
 from cdcwatch.cli.ending import Ending, ending_by_signal
-from cdcwatch.cli.options import ConfigOption, DebugOption, TableOption, of_table, settings_of
+from cdcwatch.cli.options import ClosedTableOption, ConfigOption, DebugOption, of_table, settings_of
 from cdcwatch.errors import ConfigurationError
 from cdcwatch.lsn import parse_lsn
 
@@ -51,7 +51,7 @@ def run(
             "--accept-gap", help="The slot no longer holds what follows the topic: read the table again and go on."
         ),
     ] = False,
-    table: TableOption = None,
+    table: ClosedTableOption = None,
 ) -> None:
     """Read the slot, publish deadline events, close orders at their deadline. SIGTERM drains, confirms and exits 0."""
     with ending_by_signal() as ending:

@@ -192,21 +192,20 @@ def drop(
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
-    """Drop the slot: shows what was never read from it, asks first, and refuses while somebody reads it."""
+    """Drop the slot: shows what was never read from it, asks unless --yes, and refuses while somebody reads it."""
     from cdcwatch.slot.admin import drop_slot, require_idle, slot_status
     from cdcwatch.slot.creation import publication_left
 
     settings = settings_of(context, config)
     found = slot_status(settings)
     require_idle(found)
-    if not yes:
-        print(
-            f"slot {found.name} (database {found.database}, confirmed up to {found.confirmed_flush_lsn}) holds"
-            f" {bytes_text(found.retained_bytes)} of WAL. Never read from it:"
-        )
-        _print_loss(settings, found, None)
-        print(f"  {_UNTOUCHED} `slot create` and\n  `run --accept-gap`; then what is overdue is closed first.")
-        ask("Drop it?", "drop the slot", yes=False)
+    print(
+        f"slot {found.name} (database {found.database}, confirmed up to {found.confirmed_flush_lsn}) holds"
+        f" {bytes_text(found.retained_bytes)} of WAL. Never read from it:"
+    )
+    _print_loss(settings, found, None)
+    print(f"  {_UNTOUCHED} `slot create` and\n  `run --accept-gap`; then what is overdue is closed first.")
+    ask("Drop it?", "drop the slot", yes=yes)
     drop_slot(settings)
     print(f"dropped slot {found.name}")
     if found.plugin == "pgoutput":

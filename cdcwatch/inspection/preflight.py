@@ -50,7 +50,16 @@ def all_checks(settings: Settings, role: str = "all") -> tuple[list[Check], Cdcw
         checks = [one for one in checks if one.name not in _OF_THE_STREAM]
     if role == "sweep":
         return checks, error
+    if settings.sink.kind == "none":
+        return [*checks, _no_sink(role)], error
     return [*checks, *broker_checks(settings, hears=role == "close")], error
+
+
+def _no_sink(role: str) -> Check:
+    message = 'sink.kind = "none": no events are published'
+    if role == "close":
+        return Check("sink", "fail", f"{message}, which --role close hears of orders by", 'set sink.kind = "kafka"')
+    return Check("sink", "ok", message)
 
 
 def _database_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | None]:

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 def require_built(settings: Settings, role: str) -> None:
     """ConfigurationError for what this version's configuration knows and its code or this installation lacks."""
-    unbuilt = [
-        (settings.sink.kind not in {"kafka", "none"}, f'sink.kind = "{settings.sink.kind}"', 'use "kafka" or "none"'),
-        (role not in {"all", "read", "close", "sweep"}, f"--role {role}", "use --role all, read, close or sweep"),
-    ]
-    for wanted, what, instead in unbuilt:
-        if wanted:
-            raise ConfigurationError(f"{what} is not in this version", remedy=instead)
+    require_sink_built(settings)
+    if role not in {"all", "read", "close", "sweep"}:
+        raise ConfigurationError(f"--role {role} is not in this version", remedy="use --role all, read, close or sweep")
     require_traceable(settings)
+
+
+def require_sink_built(settings: Settings) -> None:
+    """ConfigurationError for a sink that this version's configuration knows and its code lacks."""
+    if settings.sink.kind not in {"kafka", "none"}:
+        raise ConfigurationError(
+            f'sink.kind = "{settings.sink.kind}" is not in this version', remedy='use "kafka" or "none"'
+        )

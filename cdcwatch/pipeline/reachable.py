@@ -23,7 +23,7 @@ def once_reachable(look: Callable[[], T], ended: threading.Event, *, stands_by: 
 
     Without `stands_by` that error is raised.
     """
-    backoff = Backoff(first_s=0.2, most_s=5.0)
+    backoff, last_error = Backoff(first_s=0.2, most_s=5.0), ""
     while not ended.is_set():
         try:
             return look()
@@ -31,6 +31,8 @@ def once_reachable(look: Callable[[], T], ended: threading.Event, *, stands_by: 
             if not stands_by:
                 raise
             wait_s = backoff.next_s()
-            _log.warning("%s; again in %.1f s", error, wait_s, extra=told_of(error))
+            remedy = f" (remedy: {error.remedy})" if str(error) != last_error else ""
+            last_error = str(error)
+            _log.warning("%s; again in %.1f s%s", error, wait_s, remedy, extra=told_of(error))
             ended.wait(wait_s)
     return None

@@ -231,8 +231,11 @@ class Reader(threading.Thread):
 
     def _lost(self, error: UnavailableError) -> float:
         wait_s = self._backoff.next_s()
+        remedy = f" (remedy: {error.remedy})" if str(error) != self._away else ""
         self.reconnect_count, self._away = self.reconnect_count + 1, str(error)
-        _log.warning("reader: %s; again in %.1f s", error, wait_s, extra=told_of(error, lsn=self.confirmed_lsn))
+        _log.warning(
+            "reader: %s; again in %.1f s%s", error, wait_s, remedy, extra=told_of(error, lsn=self.confirmed_lsn)
+        )
         failpoints.reached("stream.lost")
         return wait_s
 

@@ -62,7 +62,10 @@ def test_create_status_drop(database: Database, slot: str, shop: Path) -> None:
         assert told["wal_status"] == "reserved"
 
         dropped = cdcwatch("slot", "drop", "--yes", "-c", shop)
-        assert (dropped.code, dropped.out) == (0, f"dropped slot {slot}\n")
+        assert dropped.code == 0
+        assert f"slot {slot} (database {database.name}, confirmed up to {point[0]}) holds " in dropped.out
+        assert "  changes of the table    0\n" in dropped.out, "what is lost is shown though nobody is asked"
+        assert dropped.out.endswith(f"\ndropped slot {slot}\n")
         assert slots_named(connection, slot) == []
     assert cdcwatch("slot", "drop", "--yes", "-c", shop).code == 3
 
@@ -105,6 +108,10 @@ def test_check_tells_each_precondition(database: Database, slot: str, shop: Path
     told = json.loads(ended.out)
     states = {check["name"]: check["state"] for check in told["checks"]}
     assert told["ok"] is True
+    assert told["checks"][-1]["message"] == 'sink.kind = "none": no events are published'
+    deaf = cdcwatch("check", "--role", "close", "-c", shop)
+    assert deaf.code == 1
+    assert "fail  sink           " in deaf.out
     assert {name for name, state in states.items() if state == "warn"} >= {"identity", "index", "slot"}
     with database.connect() as connection:
         for check in told["checks"]:

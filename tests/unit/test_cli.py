@@ -11,7 +11,7 @@ from cdcwatch.cli import check, look
 from cdcwatch.cli.output import bytes_text, duration_text, table_text
 from cdcwatch.errors import CdcwatchError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.tail import Record
-from tests.command import cdcwatch, require_parsable, write_configuration
+from tests.command import Ended, cdcwatch, require_parsable, start_cdcwatch, write_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,8 +82,24 @@ def test_a_directory_without_configuration_is_told_beside_what_fails(
     monkeypatch.setenv("PGPORT", "1")
     told = "no cdcwatch.toml in this directory, no -c FILE: every key has its default\n"
     assert cdcwatch("pending").err.startswith(told + "cdcwatch: ")
+    with start_cdcwatch("run", environment={"PYTHONUNBUFFERED": "1"}) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == told, "a service that waits tells so too, and first"
+        assert "Connection refused; again in 0.2 s (remedy: " in process.stderr.readline()
+        process.terminate()
+        process.communicate(timeout=60)
     (tmp_path / "cdcwatch.toml").write_text('[slot]\nname = "mine"\n')
     assert told not in cdcwatch("pending").err
+
+
+@pytest.mark.parametrize("kind", ["file", "redis"])
+@pytest.mark.parametrize("command", [["check"], ["check", "--role", "sweep"], ["run"], ["slot", "create"], ["recover"]])
+def test_a_sink_that_is_not_built_is_refused_by_whoever_reads_of_it(
+    command: list[str], kind: str, tmp_path: Path
+) -> None:
+    file = write_configuration(tmp_path / "shop.toml", NOWHERE, f'[sink]\nkind = "{kind}"\n')
+    said = f'cdcwatch: sink.kind = "{kind}" is not in this version\nremedy: use "kafka" or "none"\n'
+    assert cdcwatch(*command, "-c", str(file)) == Ended(2, "", said)
 
 
 @pytest.mark.parametrize(

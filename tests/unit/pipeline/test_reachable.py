@@ -37,6 +37,14 @@ def test_a_server_that_is_away_is_asked_again():
     assert once_reachable(Look(AWAY, AWAY), threading.Event(), stands_by=True) == "seen"
 
 
+def test_the_remedy_is_told_once(caplog):
+    once_reachable(Look(AWAY, AWAY), threading.Event(), stands_by=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the server is away; again in 0.0 s (remedy: start it)",
+        "the server is away; again in 0.0 s",
+    ]
+
+
 def test_who_does_not_stand_by_is_told_at_once():
     with pytest.raises(UnavailableError, match="away"):
         once_reachable(Look(AWAY), threading.Event(), stands_by=False)
