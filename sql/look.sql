@@ -1,12 +1,17 @@
--- What `cdcwatch pending` shows. Both scans run along the partial index over open deadlines.
+-- What `cdcwatch pending` shows. Both scans run along the partial index over open deadlines, in one transaction: its
+-- start is now to both.
 
 -- name: pending
 -- The open rows of the nearest deadlines, with the database's own time beside each.
-SELECT statement_timestamp(), {deadline}, {version}, {key}
+SELECT now(), {deadline}, {version}, {key}
   FROM {table}
  WHERE {is_open} AND {column} < 'infinity'
  ORDER BY {column}
  LIMIT {limit};
+
+-- name: one_snapshot
+-- What the scans see: the same rows, though some are closed between them.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 
 -- name: overdue
 -- How many open rows are due, counted up to a limit: a backlog must not be read in full to be known as one.

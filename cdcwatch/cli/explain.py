@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
-from cdcwatch.cli.output import duration_text, print_json, table_text
+from cdcwatch.cli.output import print_json, short_time, table_text
 
 if TYPE_CHECKING:
     from cdcwatch.inspection.order import OrderStory
@@ -53,6 +53,7 @@ def _document(story: "OrderStory") -> dict[str, Any]:
             "in_s": story.wait_s,
         },
         "window": story.window,
+        "remedy": None if story.unread is None else story.unread.remedy,
         "horizon_s": story.horizon_s,
         "events": list(story.events),
         "topic_problem": story.topic_problem,
@@ -70,12 +71,14 @@ def _print(story: "OrderStory") -> None:
         wait = ""
         if wait_s is not None:
             past = "overdue" if row.is_open else "ago"
-            wait = f" (in {duration_text(wait_s)})" if wait_s > 0 else f" ({duration_text(-wait_s)} {past})"
+            wait = f" (in {short_time(wait_s)})" if wait_s > 0 else f" ({short_time(-wait_s)} {past})"
         deadline = "none" if row.deadline_us is None else format_instant(row.deadline_us)
         print(f"{'status':<10}  {row.status or '-'} ({'open' if row.is_open else 'not open'})")
         print(f"{'deadline':<10}  {deadline}{wait}")
         print(f"{'version':<10}  {'-' if row.version is None else row.version}")
     print(f"{'window':<10}  {story.window}")
+    if story.unread is not None:
+        print(f"{'':<10}  remedy: {story.unread.remedy}")
     if story.topic_problem is not None:
         print(f"{'events':<10}  unknown: {story.topic_problem}")
     elif not story.events:

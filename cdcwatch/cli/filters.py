@@ -23,6 +23,10 @@ class Filter:
         known = LETTERS if dead else EVENTS
         self._keys, self._types = set(keys), {_bare(one) for one in types}
         for one in self._types:
+            if one in LETTERS and not dead:
+                raise ConfigurationError(
+                    f"there is no type {one} here", remedy="row and close are of dead letters: add --dead"
+                )
             if one not in known:
                 raise ConfigurationError(
                     f"there is no type {one} here", remedy=f"--type takes one of: {', '.join(known)}"

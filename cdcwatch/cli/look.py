@@ -2,17 +2,17 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
-from cdcwatch.cli.output import duration_text, print_json, table_text
+from cdcwatch.cli.output import print_json, short_time, table_text
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from cdcwatch.close.pending import Pending, PendingRow
@@ -80,7 +80,11 @@ def events(
     config: ConfigOption = None,
     _debug: DebugOption = False,
 ) -> None:
-    """Read the topic as any subscriber would, and print events. Ends at SIGINT and SIGTERM."""
+    """Read the topic as any subscriber would, and print events. Ends at SIGINT and SIGTERM.
+
+    The last ones, and those of -n, stand in the order of their commits. --follow, and --from-beginning without -n,
+    print them as they are read: in order within a partition, partitions mixed.
+    """
     from cdcwatch.cli.filters import Filter
     from cdcwatch.handoff.tails import TopicTails
 
@@ -91,17 +95,31 @@ def events(
 
         topics = [of_dead_letters(one) for one in topics]
     with _ending_signals() as ended, TopicTails(topics, is_ended=ended.is_set, wanted=wanted) as tails:
-        if from_beginning:
-            for one in islice(tails.so_far(), count):
-                _print_record(*one, json=json)
+        if not from_beginning:
+            found: Iterable[tuple[str, Record]] = tails.last(_DEFAULT_EVENTS if count is None else count)
         else:
-            for one in tails.last(_DEFAULT_EVENTS if count is None else count):
-                _print_record(*one, json=json)
-        if follow and not (from_beginning and count is not None):
+            found = tails.so_far() if count is None else tails.first(count)
+        shown = 0
+        for shown, one in enumerate(found, start=1):  # noqa: B007
+            _print_record(*one, json=json)
+        goes_on = follow and not (from_beginning and count is not None)
+        if not shown and not ended.is_set():
+            _tell_of_none(tails.read_count, goes_on=goes_on, asked=count != 0, dead=dead)
+        if goes_on:
             sys.stdout.flush()
             for one in tails.following():
                 _print_record(*one, json=json)
                 sys.stdout.flush()
+
+
+def _tell_of_none(read_count: int, *, goes_on: bool, asked: bool, dead: bool) -> None:
+    """On stderr: an empty answer looks like a command that does not work."""
+    what = "dead letter" if dead else "event"
+    if goes_on:
+        print(f"waiting for {what}s", file=sys.stderr, flush=True)
+    elif asked:
+        were = "was" if read_count == 1 else "were"
+        print(f"no {what} matches; {counted(read_count, 'record')} {were} read", file=sys.stderr)
 
 
 def _topics(settings: "Settings", table: str | None, topic: str | None) -> "list[KafkaSettings]":
@@ -168,6 +186,10 @@ def _wait_s(row: "PendingRow") -> float | None:
     return None if row.deadline_us == NEGATIVE_INFINITY_US else (row.deadline_us - row.now_us) / 1e6
 
 
+def _wait_text(wait_s: float) -> str:
+    return short_time(wait_s) if wait_s > 0 else f"{short_time(-wait_s)} overdue"
+
+
 def _pending_document(found: "Pending") -> dict[str, Any]:
     from cdcwatch.close.pending import MOST_OVERDUE_ROWS
     from cdcwatch.instant import format_instant
@@ -195,10 +217,7 @@ def _print_pending(found: "Pending") -> None:
     rows: list[tuple[str, ...]] = []
     for row in found.rows:
         wait_s = _wait_s(row)
-        if wait_s is None:
-            wait = "overdue"
-        else:
-            wait = duration_text(wait_s) if wait_s > 0 else f"{duration_text(-wait_s)} overdue"
+        wait = "overdue" if wait_s is None else _wait_text(wait_s)
         key = ", ".join(row.key.values())
         shown = (key, format_instant(row.deadline_us), wait, "" if row.version is None else str(row.version))
         rows.append((row.table, *shown) if row.table else shown)

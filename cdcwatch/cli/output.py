@@ -16,6 +16,8 @@ _COLOURS: Final = {"ok": "32", "warn": "33", "fail": "31"}
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _USUAL_COLUMNS: Final = 80
+_SECOND_S: Final = 1.0
+_MILLISECOND_TENTHS_S: Final = 0.01
 
 
 def print_json(value: Any) -> None:
@@ -79,6 +81,15 @@ def duration_text(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {name} {whole % size // smaller} {smaller_name}"
     return f"{seconds:.1f} s"
+
+
+def short_time(seconds: float | None) -> str:
+    """`0.4 ms`, `12 ms`, `3.2 s`, `4 min 3 s`; a dash for None."""
+    if seconds is None:
+        return "-"
+    if abs(seconds) < _MILLISECOND_TENTHS_S:
+        return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.0f} ms" if abs(seconds) < _SECOND_S else duration_text(seconds)
 
 
 def table_text(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

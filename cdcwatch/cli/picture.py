@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cdcwatch.cli.output import bytes_text, clipped, duration_text
+from cdcwatch.cli.output import bytes_text, clipped, duration_text, short_time
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _BUCKETS: Final = ("0.5ms", "10ms", "250ms", "5s")
@@ -14,8 +14,6 @@ _BUCKETS: Final = ("0.5ms", "10ms", "250ms", "5s")
 _EVERY: Final = 4
 _BAR_WIDTH: Final = 2
 _STYLES: Final = {"scheduled": "cyan", "moved": "yellow", "cancelled": "dim", "expired": "magenta"}
-_SECOND_S: Final = 1.0
-_MILLISECOND_TENTHS_S: Final = 0.01
 _MOST_ALARMS: Final = 3
 _NO_LIMIT: Final = "may fill the disk"
 """The slot, on a server without max_slot_wal_keep_size."""
@@ -31,15 +29,6 @@ def drawn(told: dict[str, Any], *, width: int = 80, height: int = 24, trouble: s
     used = 15 + 2 * min(len(told["alarms"]), _MOST_ALARMS)
     used += len(told["tables"]) + 2 if len(told["tables"]) > 1 else 0
     return Group(*above, _orders(told, most=max(1, height - used), width=width))
-
-
-def short_time(seconds: float | None) -> str:
-    """`0.4 ms`, `12 ms`, `3.2 s`, `4 min 3 s`; a dash for None."""
-    if seconds is None:
-        return "-"
-    if abs(seconds) < _MILLISECOND_TENTHS_S:
-        return f"{seconds * 1000:.1f} ms"
-    return f"{seconds * 1000:.0f} ms" if abs(seconds) < _SECOND_S else duration_text(seconds)
 
 
 def _plain(text: str) -> Text:
@@ -157,8 +146,9 @@ def _lateness(lateness: dict[str, Any]) -> Table:
     for _ in range(3):
         table.add_column(no_wrap=True)
     table.add_row(Text("Late", style="bold"), Text(bars, style="cyan"), Text(figures))
+    closes = "of the last close" if recent["count"] == 1 else f"of the last {recent['count']:,} closes"
     scale = "".join(f"{name:<{_EVERY * _BAR_WIDTH}}" for name in _BUCKETS)
-    table.add_row("", Text(scale, style="dim"), Text(f"of the last {recent['count']:,} closes", style="dim"))
+    table.add_row("", Text(scale, style="dim"), Text(closes, style="dim"))
     return table
 
 

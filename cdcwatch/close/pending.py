@@ -46,7 +46,10 @@ class Pending:
 
 
 def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit_rows: int) -> Pending:
-    """Two index scans; errors as of `cdcwatch.database`."""
+    """Two index scans that see the same rows, by the same clock; errors as of `cdcwatch.database`.
+
+    `connection`: outside a transaction.
+    """
     names = {
         "table": sql.Identifier(table.schema, table.name),
         "is_open": open_condition(table),
@@ -62,22 +65,23 @@ def read_pending(connection: psycopg.Connection[Any], table: WatchedTable, limit
         version=version,
         limit=limit_rows,
     )
-    with translated(), connection.cursor(binary=True) as cursor:
+    with translated(), connection.transaction(), connection.cursor(binary=True) as cursor:
+        cursor.execute(query("look", "one_snapshot"))
         rows = tuple(
             PendingRow(
                 dict(zip((column.name for column in table.key), texts, strict=True)), deadline_us, now_us, row_version
             )
             for now_us, deadline_us, row_version, *texts in cursor.execute(nearest)
         )
-    return Pending(rows, count_overdue(connection, table, MOST_OVERDUE_ROWS))
+        return Pending(rows, count_overdue(connection, table, MOST_OVERDUE_ROWS))
 
 
 def count_overdue(connection: psycopg.Connection[Any], table: WatchedTable, limit_rows: int) -> int:
-    """How many open rows are due, counted up to a limit; errors as of `cdcwatch.database`."""
+    """How many open rows were due when the transaction began, up to a limit; errors as of `cdcwatch.database`."""
     overdue = sql.SQL(query("look", "overdue")).format(
         table=sql.Identifier(table.schema, table.name),
         is_open=open_condition(table),
-        is_due=is_due(table, sql.Identifier(table.deadline.name)),
+        is_due=is_due(table, sql.Identifier(table.deadline.name), sql.SQL("now()")),
         limit=limit_rows,
     )
     with translated():

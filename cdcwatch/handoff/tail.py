@@ -72,6 +72,8 @@ class TopicTail:
         passed over.
         """
         self._wanted = wanted
+        self.read_count = 0
+        """Committed records of the last reading, wanted or not."""
         self._topic = self.topic = settings.topic
         self._is_ended = is_ended
         configuration = {
@@ -102,7 +104,7 @@ class TopicTail:
         return filter(self._wanted, self._until_end(self._low))
 
     def last(self, count: int) -> list[Record]:
-        """The last `count` records of the whole topic, by their timestamps."""
+        """The last `count` records of the whole topic by their timestamps, in that order."""
         span = count * _OFFSETS_A_RECORD
         while True:
             start = {partition: max(self._low[partition], end - span) for partition, end in self._high.items()}
@@ -161,6 +163,7 @@ class TopicTail:
 
     def _until_end(self, start: dict[int, int]) -> Iterator[Record]:
         """From `start` to the high watermarks of the beginning, or to the end of what is committed before them."""
+        self.read_count = 0
         unfinished = {partition for partition, offset in start.items() if offset < self._high[partition]}
         self._next = {**self._high, **{partition: start[partition] for partition in unfinished}}
         if unfinished:
@@ -188,6 +191,7 @@ class TopicTail:
 
     def _taken(self, message: Message) -> Record:
         partition, offset = _place(message)
+        self.read_count += 1
         self._next[partition] = offset + 1
         key = message.key()
         return Record(

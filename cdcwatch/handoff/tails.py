@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Self
 
+from cdcwatch.handoff.place import in_order
 from cdcwatch.handoff.tail import TopicTail
 
 if TYPE_CHECKING:
@@ -39,18 +42,27 @@ class TopicTails:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
+    @property
+    def read_count(self) -> int:
+        """Committed records that were read to find what is wanted."""
+        return sum(tail.read_count for tail in self._tails)
+
     def so_far(self) -> Iterator[tuple[str, Record]]:
-        """Every record, one topic after the other."""
+        """Every record, one topic after the other, in order within a partition."""
         for tail in self._tails:
             for record in tail.so_far():
                 yield self._name(tail), record
 
+    def first(self, count: int) -> list[tuple[str, Record]]:
+        """The first `count` that are met, in their order in the stream."""
+        return in_order(islice(self.so_far(), count), itemgetter(1))
+
     def last(self, count: int) -> list[tuple[str, Record]]:
-        """The last `count` of all of them, by their timestamps."""
+        """The last `count` of all of them by their timestamps, in their order in the stream."""
         found = [(self._name(tail), record) for tail in self._tails for record in tail.last(count)]
         if len(self._tails) > 1:
             found.sort(key=lambda one: one[1].timestamp_ms)
-        return found[-count:] if count else []
+        return in_order(found[-count:], itemgetter(1)) if count else []
 
     def following(self) -> Iterator[tuple[str, Record]]:
         """What comes after what was read, until `is_ended`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -11,9 +11,10 @@ from psycopg import sql
 
 from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import connect, translated
-from cdcwatch.errors import CdcwatchError, ConfigurationError
+from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
+from cdcwatch.slot.admin import slot_status
 from cdcwatch.slot.catalog import load_table
 from cdcwatch.slot.facts import open_condition
 from cdcwatch.table import INTEGER_TYPES, canonical_key
@@ -54,6 +55,14 @@ class OrderRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """Nobody reads the slot."""
+
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class OrderStory:
     """All of it."""
 
@@ -64,6 +73,8 @@ class OrderStory:
     """The last ones, the oldest first; those about the whole table too."""
     topic_problem: str | None
     """Why the topic could not be read."""
+    unread: Unread | None = None
+    """Of an order that is due: why nobody closes it, where nobody reads the slot."""
 
     @property
     def wait_s(self) -> float | None:
@@ -71,6 +82,14 @@ class OrderStory:
         if self.row is None or self.row.deadline_us in {None, INFINITY_US, NEGATIVE_INFINITY_US}:
             return None
         return ((self.row.deadline_us or 0) - self.row.now_us) / 1e6
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is open, and its deadline has come."""
+        row = self.row
+        if row is None or not row.is_open:
+            return False
+        return row.deadline_us == NEGATIVE_INFINITY_US or (self.wait_s is not None and self.wait_s <= 0)
 
     @property
     def window(self) -> str:  # noqa: PLR0911  a case each
@@ -84,7 +103,9 @@ class OrderStory:
             return "not in the heap: it has no deadline"
         if row.deadline_us == INFINITY_US:
             return "not in the heap: its deadline never comes"
-        if row.deadline_us == NEGATIVE_INFINITY_US or (self.wait_s or 0.0) <= 0:
+        if self.is_due:
+            if self.unread is not None:
+                return f"due, and {self.unread.message}: only a sweep would close it"
             return "due: closed by the next batch of a running service, unless refused: see events --dead and the log"
         if (self.wait_s or 0.0) <= self.horizon_s:
             return f"in the heap of a running service{self._else}"
@@ -124,7 +145,18 @@ def explain_order(settings: Settings, texts: Sequence[str], count: int) -> Order
     records, problem = _records(settings, str(key).encode(), count)
     events = tuple(event for record in records if (event := _parsed(record)) is not None)
     names = [column.name for column in table.key]
-    return OrderStory(dict(zip(names, canonical, strict=True)), row, settings.window.horizon_s, events, problem)
+    story = OrderStory(dict(zip(names, canonical, strict=True)), row, settings.window.horizon_s, events, problem)
+    return replace(story, unread=_unread(settings)) if story.is_due else story
+
+
+def _unread(settings: Settings) -> Unread | None:
+    try:
+        found = slot_status(settings)
+    except PreconditionError as error:  # there is none
+        return Unread(str(error), error.remedy)
+    except CdcwatchError:  # the stream's server is away: nobody knows
+        return None
+    return None if found.active else Unread(f"nobody reads slot {found.name}", "cdcwatch run")
 
 
 def _example(table: WatchedTable) -> str:

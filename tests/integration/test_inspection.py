@@ -283,6 +283,28 @@ def test_explain_tells_an_orders_story(world: World) -> None:
     )
 
 
+def test_explain_tells_of_a_due_order_that_nobody_reads_the_slot(database: Database, slot: str, shop: Path) -> None:
+    with database.connect() as connection:
+        connection.execute("INSERT INTO orders VALUES (1, 'pending', now()), (2, 'pending', '2999-01-01')")
+    gone = _json("explain", "1", "-c", shop)
+    assert gone["window"] == f"due, and there is no slot {slot}: only a sweep would close it"
+    assert gone["remedy"].startswith("make it: cdcwatch slot create")
+    assert cdcwatch("slot", "create", "-c", shop).code == 0
+    lines = cdcwatch("explain", "1", "-c", shop).out.splitlines()
+    place = lines.index(f"window      due, and nobody reads slot {slot}: only a sweep would close it")
+    assert lines[place + 1] == "            remedy: cdcwatch run"
+    assert _json("explain", "2", "-c", shop)["remedy"] is None
+    with start_cdcwatch("run", "--role", "read", "-c", shop) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "READY\n"
+            read = _json("explain", "1", "-c", shop)
+            assert (read["remedy"], read["window"][:23]) == (None, "due: closed by the next")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
 def test_explain_shows_a_truncate_once_whatever_partitions_there_are(world: World) -> None:
     with world.running("--role", "read"):
         world.connection.execute("INSERT INTO orders (id, expires_at) VALUES (1, '2999-01-01')")

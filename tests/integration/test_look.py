@@ -6,12 +6,13 @@ import json
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.command import ORDERS, cdcwatch, start_cdcwatch, write_configuration
+from cdcwatch.close import pending
+from tests.command import ORDERS, Ended, cdcwatch, start_cdcwatch, write_configuration
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,6 +45,25 @@ def test_pending_shows_the_nearest_open_deadlines(database: Database, tmp_path: 
     assert lines[0].split() == ["key", "deadline", "in", "version"]
     assert [line.split()[0] for line in lines[1:-1]] == ["5", "4", "9007199254740993", "6"]
     assert lines[-1] == "overdue: 2"
+
+
+def test_pending_counts_what_it_shows_though_orders_are_closed_meanwhile(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = write_configuration(tmp_path / "shop.toml", database.dsn)
+    count = pending.count_overdue
+    with database.connect() as connection:
+        connection.execute(ORDERS)
+        connection.execute("INSERT INTO orders SELECT n, 'pending', now() FROM generate_series(1, 3) AS n")
+
+        def counted(*arguments: Any) -> int:
+            connection.execute("UPDATE orders SET status = 'expired' WHERE id > 1")
+            connection.execute("INSERT INTO orders VALUES (9, 'pending', clock_timestamp())")
+            return count(*arguments)
+
+        monkeypatch.setattr(pending, "count_overdue", counted)
+        told = json.loads(cdcwatch("pending", "--json", "-c", shop).out)
+    assert (len(told["pending"]), told["overdue_rows"]) == (3, 3)
 
 
 def _event(number: int, kind: str = "scheduled") -> bytes:
@@ -91,8 +111,36 @@ def events(kafka: Kafka, topic: str, tmp_path: Path) -> _Topic:
 
 
 def test_an_empty_topic(events: _Topic) -> None:
-    assert events.printed() == []
-    assert events.printed("--from-beginning") == []
+    for arguments in ([], ["--from-beginning"], ["--from-beginning", "-n", "3"]):
+        ended = cdcwatch("events", "-c", events.shop, *arguments)
+        assert ended == Ended(0, "", "no event matches; 0 records were read\n")
+
+
+def test_that_nothing_matches_is_told_beside_an_empty_output(events: _Topic) -> None:
+    events.publish(30)
+    wait_until(lambda: len(events.printed("-n", "30")) == 30, 30, "every partition has its commit marker")
+    for arguments in (["-n", "1"], ["--from-beginning"]):
+        ended = cdcwatch("events", "--key", "nobody", "--json", "-c", events.shop, *arguments)
+        assert ended == Ended(0, "", "no event matches; 30 records were read\n")
+    assert cdcwatch("events", "-n", "0", "-c", events.shop) == Ended(0, "", "")
+    with start_cdcwatch("events", "-f", "--key", "nobody", "-c", events.shop) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting for events\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+def test_events_of_a_transaction_stand_in_its_order(events: _Topic) -> None:
+    """In partitions as they come, and in the reverse of the order in which the broker timed them."""
+    values = [json.dumps({"id": f"0/A-{ordinal}", "source": "cdcwatch:1/shop/t"}).encode() for ordinal in range(1, 13)]
+    events.producer.begin_transaction()
+    for place, value in enumerate(values):
+        events.producer.produce(events.topic, value, key=str(place), timestamp=1_700_000_000_000 - place)
+    events.producer.commit_transaction(20)
+    wait_until(lambda: len(events.printed()) == 12, 30, "every partition has its commit marker")
+    assert events.printed() == values
+    assert events.printed("--from-beginning", "-n", "12") == values
 
 
 def test_the_last_events_by_time_over_all_partitions(events: _Topic) -> None:
@@ -146,6 +194,8 @@ def test_filters_by_key_and_type(events: _Topic) -> None:
             "remedy: --type takes one of: scheduled, moved, cancelled, expired, gap",
         ],
     )
+    letters = cdcwatch("events", "--type", "row", "-c", events.shop)
+    assert (letters.code, letters.err.splitlines()[1]) == (2, "remedy: row and close are of dead letters: add --dead")
     with start_cdcwatch("events", "-f", "-n", "0", "--type", "expired", "--json", "-c", events.shop) as process:
         assert process.stdout is not None
         try:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cdcwatch.cli.picture import drawn, short_time
+from cdcwatch.cli.output import short_time
+from cdcwatch.cli.picture import drawn
 
 PART = {"ready": True, "reason": "streaming", "age_s": 0.1, "waiting_s": 0.0}
 BUCKETS = [
@@ -91,6 +92,13 @@ def test_the_longest_times_stand_in_one_line() -> None:
     recent = {"count": 4096, "p50_s": 0.123, "p99_s": 0.456, "max_s": 59.96}
     lines = shown({**TOLD, "lateness": {**TOLD["lateness"], "recent": recent}})
     assert any(line.rstrip().endswith("p50 123 ms  p99 456 ms  max 60.0 s") for line in lines)
+
+
+def test_one_close_is_told_as_one() -> None:
+    recent = {"count": 1, "p50_s": 0.0047, "p99_s": 0.0047, "max_s": 0.0047}
+    lines = shown({**TOLD, "lateness": {**TOLD["lateness"], "recent": recent}})
+    assert any(line.rstrip().endswith("of the last close") for line in lines)
+    assert any(line.rstrip().endswith("max 4.7 ms") and line.startswith("Late ") for line in lines)
 
 
 def test_what_stands_there() -> None:
