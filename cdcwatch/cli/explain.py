@@ -6,6 +6,7 @@ import typer
 
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import print_json, short_time, table_text
+from cdcwatch.wording import printable
 
 if TYPE_CHECKING:
     from cdcwatch.inspection.order import OrderStory
@@ -64,7 +65,7 @@ def _print(story: "OrderStory") -> None:
     from cdcwatch.instant import format_instant
 
     row, wait_s = story.row, story.wait_s
-    print(f"{'key':<10}  {', '.join(f'{name} = {text}' for name, text in story.key.items())}")
+    print(f"{'key':<10}  {printable(', '.join(f'{name} = {text}' for name, text in story.key.items()))}")
     if row is None:
         print(f"{'row':<10}  none")
     else:
@@ -73,7 +74,7 @@ def _print(story: "OrderStory") -> None:
             past = "overdue" if row.is_open else "ago"
             wait = f" (in {short_time(wait_s)})" if wait_s > 0 else f" ({short_time(-wait_s)} {past})"
         deadline = "none" if row.deadline_us is None else format_instant(row.deadline_us)
-        print(f"{'status':<10}  {row.status or '-'} ({'open' if row.is_open else 'not open'})")
+        print(f"{'status':<10}  {printable(row.status or '-')} ({'open' if row.is_open else 'not open'})")
         print(f"{'deadline':<10}  {deadline}{wait}")
         print(f"{'version':<10}  {'-' if row.version is None else row.version}")
     print(f"{'window':<10}  {story.window}")

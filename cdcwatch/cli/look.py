@@ -12,7 +12,7 @@ import typer
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import print_json, short_time, table_text
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.wording import counted
+from cdcwatch.wording import counted, printable
 
 if TYPE_CHECKING:
     from cdcwatch.close.pending import Pending, PendingRow
@@ -149,7 +149,7 @@ def _ending_signals() -> Iterator[Event]:
 
 def _print_record(topic: str, record: "Record", *, json: bool) -> None:
     """`topic`: where there are several."""
-    line = record.value.decode(errors="replace") if json else event_line(record)
+    line = record.value.decode(errors="replace") if json else printable(event_line(record))
     sys.stdout.write(f"{line}\n" if json or not topic else f"{topic}  {line}\n")
 
 

@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.wording import printable
 
 _COLOURS: Final = {"ok": "32", "warn": "33", "fail": "31"}
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -94,7 +95,7 @@ def short_time(seconds: float | None) -> str:
 
 def table_text(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Columns padded to their widest cell, nothing after the last one."""
-    lines = [head, *rows]
+    lines = [head, *(tuple(printable(cell) for cell in row) for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcwatch.cli.output import bytes_text, clipped, duration_text, short_time
+from cdcwatch.wording import printable
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _BUCKETS: Final = ("0.5ms", "10ms", "250ms", "5s")
@@ -33,7 +34,7 @@ def drawn(told: dict[str, Any], *, width: int = 80, height: int = 24, trouble: s
 
 def _plain(text: str) -> Text:
     """As it is: brackets are no markup, and what is no character doesn't reach the terminal."""
-    return Text("".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text))
+    return Text(printable(text))
 
 
 def _rate(value: float | None) -> str:
