@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     """By part, a piece of the table's title, the beginning of a row's name, and column."""
 
 FLOOR = "to pg_recvlogical wal2json"
+TOLD = ("read", "lateness", "closes", "memory")
+"""The parts that the figures are of."""
 EXACTLY_ONCE = "cdcwatch, {}, Kafka exactly_once"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from bench import charts
-from bench.essentials import essentials
+from bench.essentials import TOLD, essentials
 from bench.report import Table
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def _essentials(parts: dict[str, Part]) -> str:
     said = essentials({name: part.tables for name, part in parts.items()})
     if not said:
         return "Not measured yet: `make bench`."
-    caveat = next((part.caveat() for part in parts.values() if part.caveat()), "")
+    told = [part for name, part in parts.items() if name in TOLD]
+    caveat = next((part.caveat() for part in told if part.caveat()), "")
     machine = next(iter(parts.values())).machine
     return caveat + "\n".join([*(f"- {one}" for one in said), "", f"({machine}; servers and load on it too.)"])
 
