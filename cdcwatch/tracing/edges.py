@@ -70,21 +70,8 @@ class TracedTable(PostgresTable):
         _given_up(self._traces, self._table, given_up, attempts)
 
 
-class TracedClaimTable(ClaimTable):
-    """Keeps the `Table` contract; `record_closed` ends an order's trace."""
-
-    def __init__(self, *arguments: Any, traces: Traces, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._traces = traces
-
-    def close(self, batch: Sequence[Due]) -> CloseReport:
-        """As it is."""
-        return _followed(self._traces, self._table, super().close, batch)
-
-    def tell_given_up(self, given_up: Sequence[Unclosed], attempts: int) -> None:
-        """As it is."""
-        super().tell_given_up(given_up, attempts)
-        _given_up(self._traces, self._table, given_up, attempts)
+class TracedClaimTable(TracedTable, ClaimTable):
+    """The same of claims; `record_closed` ends an order's trace."""
 
     def record_closed(self, done: Sequence[Ended]) -> Recorded:
         """As it is."""
