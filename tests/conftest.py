@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cdcwatch.local import LocalKafka, LocalPostgres
+    from cdcwatch.local import LocalKafka, LocalPostgres, LocalRedis
 
 
 def pytest_configure() -> None:
@@ -36,6 +36,27 @@ def kafka() -> Iterator[services.Kafka]:
     """A broker shared by all tests: don't stop it."""
     with services.any_kafka() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[services.Redis]:
+    """A server shared by all tests, with `url`: don't stop or reconfigure it."""
+    with services.any_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[LocalRedis]:
+    """A server of this test alone, to be killed, stopped, restarted (it keeps its data), reconfigured."""
+    with services.local_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def stream(redis_server: services.Redis) -> Iterator[str]:
+    """A name for keys on the shared Redis; what begins with it is deleted afterwards."""
+    with services.fresh_stream(redis_server) as name:
+        yield name
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""PostgreSQL and Kafka in containers, for machines where a Docker engine answers."""
+"""PostgreSQL, Kafka and Redis in containers, for machines where a Docker engine answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
+from redis import Redis, RedisError
 
 from cdcwatch.local.kafka import KAFKA_VERSION, server_properties
 from cdcwatch.local.process import free_port
@@ -138,5 +139,43 @@ def kafka_container() -> Iterator[ContainerKafka]:
 
         wait_until(lists_a_broker, _START_TIMEOUT_S, "Kafka's container", every_s=0.1)
         yield ContainerKafka(bootstrap_servers)
+    finally:
+        container.stop()
+
+
+class ContainerRedis:
+    """The server in a container."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+@contextmanager
+def redis_container() -> Iterator[ContainerRedis]:
+    """Redis 7, with every write on its disk before it is acknowledged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from testcontainers.core.container import DockerContainer
+
+        container = (
+            DockerContainer("redis:7")
+            .with_exposed_ports(6379)
+            .with_command("redis-server --appendonly yes --appendfsync always --save ''")
+            .start()
+        )
+    try:
+        server = ContainerRedis(
+            f"redis://{container.get_container_host_ip()}:{int(container.get_exposed_port(6379))}/0"
+        )
+
+        def answers() -> bool:
+            try:
+                with Redis.from_url(server.url, socket_timeout=1, socket_connect_timeout=1) as client:
+                    return bool(client.ping())
+            except RedisError:
+                return False
+
+        wait_until(answers, _START_TIMEOUT_S, "Redis' container", every_s=0.1)
+        yield server
     finally:
         container.stop()

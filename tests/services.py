@@ -27,9 +27,10 @@ from confluent_kafka.admin import (
 )
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from redis import Redis as RedisClient
 
-from cdcwatch.local import LocalKafka, LocalPostgres
-from tests.containers import docker_answers, kafka_container, postgres_container
+from cdcwatch.local import LocalKafka, LocalPostgres, LocalRedis
+from tests.containers import docker_answers, kafka_container, postgres_container, redis_container
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ class Kafka(Protocol):
     def bootstrap_servers(self) -> str: ...
 
 
+class Redis(Protocol):
+    """A Redis server that has on its disk what it acknowledged."""
+
+    @property
+    def url(self) -> str: ...
+
+
 class GivenPostgres:
     """The server of CDCWATCH_TEST_POSTGRES_DSN."""
 
@@ -64,6 +72,13 @@ class GivenKafka:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
+
+
+class GivenRedis:
+    """The server of CDCWATCH_TEST_REDIS."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
 
 
 class Database:
@@ -120,6 +135,12 @@ def local_kafka(*, session_timeout_ms: int = 6000) -> Iterator[LocalKafka]:
 
 
 @contextmanager
+def local_redis() -> Iterator[LocalRedis]:
+    with scratch_directory() as directory, LocalRedis(directory / "redis") as server:
+        yield server
+
+
+@contextmanager
 def any_postgres() -> Iterator[Postgres]:
     given = os.environ.get("CDCWATCH_TEST_POSTGRES_DSN")
     if given:
@@ -137,6 +158,28 @@ def any_kafka() -> Iterator[Kafka]:
         return
     with kafka_container() if docker_answers() else local_kafka() as broker:
         yield broker
+
+
+@contextmanager
+def any_redis() -> Iterator[Redis]:
+    given = os.environ.get("CDCWATCH_TEST_REDIS")
+    if given:
+        yield GivenRedis(given)
+        return
+    with redis_container() if docker_answers() else local_redis() as server:
+        yield server
+
+
+@contextmanager
+def fresh_stream(redis: Redis) -> Iterator[str]:
+    """A name that no key there begins with; what begins with it is deleted afterwards."""
+    name = f"test.{uuid.uuid4().hex[:12]}"
+    try:
+        yield name
+    finally:
+        with RedisClient.from_url(redis.url, socket_timeout=10) as client:
+            for key in client.scan_iter(f"{name}*"):
+                client.delete(key)
 
 
 @contextmanager

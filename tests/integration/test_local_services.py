@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from redis import Redis
 
-from cdcwatch.local import LocalKafka, LocalPostgres, LocalServiceError
+from cdcwatch.local import LocalKafka, LocalPostgres, LocalRedis, LocalServiceError
 from cdcwatch.local.process import children_of, is_alive
 from tests import services
 from tests.waiting import wait_until
@@ -27,8 +28,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PARENT = """
 import signal, sys
 from pathlib import Path
-from cdcwatch.local import LocalKafka, LocalPostgres
-service = {"postgres": LocalPostgres, "kafka": LocalKafka}[sys.argv[1]](Path(sys.argv[2]))
+from cdcwatch.local import LocalKafka, LocalPostgres, LocalRedis
+service = {"postgres": LocalPostgres, "kafka": LocalKafka, "redis": LocalRedis}[sys.argv[1]](Path(sys.argv[2]))
 service.start()
 print(service.pid, flush=True)
 signal.pause()
@@ -226,9 +227,37 @@ def test_kafka_keeps_acknowledged_records_over_kill_stop_and_restart(own_kafka: 
     assert first_value(own_kafka, "kept") == b"acknowledged"
 
 
+def test_redis_keeps_acknowledged_data_over_kill_stop_and_restart(own_redis: LocalRedis) -> None:
+    first = own_redis.pid
+    with Redis.from_url(own_redis.url, socket_timeout=10) as client:
+        client.set("kept", "acknowledged")
+    for end in (own_redis.kill, own_redis.stop):
+        end()
+        assert own_redis.pid is None
+        own_redis.restart()
+        with Redis.from_url(own_redis.url, socket_timeout=10) as client:
+            assert client.get("kept") == b"acknowledged"
+    assert own_redis.pid != first
+
+
+def test_keys_of_a_stream_are_deleted_afterwards(redis_server: services.Redis) -> None:
+    with Redis.from_url(redis_server.url, socket_timeout=10) as client:
+        with services.fresh_stream(redis_server) as name:
+            client.set(f"{name}.progress", "1")
+        assert not client.exists(f"{name}.progress")
+
+
+def test_a_missing_redis_is_said_with_a_remedy(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDCWATCH_REDIS_SERVER", str(directory / "none"))
+    with pytest.raises(LocalServiceError, match=r"no .*none") as caught:
+        LocalRedis(directory)
+    assert "redis-server" in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     ("service", "death"),
     [
+        ("redis", signal.SIGKILL),
         ("postgres", signal.SIGKILL),
         ("postgres", signal.SIGTERM),
         ("postgres", signal.SIGINT),
