@@ -8,7 +8,7 @@ import orjson
 from cdcwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcwatch.handoff.tail import Record
+    from cdcwatch.handoff.record import Record
 
 EVENTS: Final = ("scheduled", "moved", "cancelled", "expired", "gap")
 LETTERS: Final = ("row", "close")

@@ -16,8 +16,9 @@ from cdcwatch.wording import counted, printable
 
 if TYPE_CHECKING:
     from cdcwatch.close.pending import Pending, PendingRow
-    from cdcwatch.handoff.tail import Record
-    from cdcwatch.settings import KafkaSettings, Settings
+    from cdcwatch.handoff.bus import Bus
+    from cdcwatch.handoff.record import Record
+    from cdcwatch.settings import Settings
 
 _DEFAULT_EVENTS = 20
 
@@ -89,12 +90,8 @@ def events(
     from cdcwatch.handoff.tails import TopicTails
 
     wanted = Filter(key or (), kind or (), dead=dead)
-    topics = _topics(settings_of(context, config), table, topic)
-    if dead:
-        from cdcwatch.handoff.dead_letters import of_dead_letters
-
-        topics = [of_dead_letters(one) for one in topics]
-    with _ending_signals() as ended, TopicTails(topics, is_ended=ended.is_set, wanted=wanted) as tails:
+    buses = _buses(settings_of(context, config), table, topic)
+    with _ending_signals() as ended, TopicTails(buses, dead=dead, is_ended=ended.is_set, wanted=wanted) as tails:
         if not from_beginning:
             found: Iterable[tuple[str, Record]] = tails.last(_DEFAULT_EVENTS if count is None else count)
         else:
@@ -122,17 +119,21 @@ def _tell_of_none(read_count: int, *, goes_on: bool, asked: bool, dead: bool) ->
         print(f"no {what} matches; {counted(read_count, 'record')} {were} read", file=sys.stderr)
 
 
-def _topics(settings: "Settings", table: str | None, topic: str | None) -> "list[KafkaSettings]":
+def _buses(settings: "Settings", table: str | None, topic: str | None) -> "list[Bus]":
     """Of all tables, or of the one that is meant."""
-    each = [one.for_events() for one in settings.each()]
-    if table is not None:
-        return [of_table(settings, table).for_events()]
-    chosen = [one for one in each if topic in {None, one.topic}]
+    from cdcwatch.handoff.bus import bus_of
+
+    each = [of_table(settings, table)] if table is not None else settings.each()
+    chosen = [one for one in each if topic in {None, one.for_events().topic}]
     if not chosen:
+        names = ", ".join(one.for_events().topic for one in each)
+        raise ConfigurationError(f"no table's topic is {topic}", remedy=f"--topic takes one of: {names}")
+    buses = [bus for bus in map(bus_of, chosen) if bus is not None]
+    if not buses:
         raise ConfigurationError(
-            f"no table's topic is {topic}", remedy=f"--topic takes one of: {', '.join(one.topic for one in each)}"
+            'sink.kind = "none": no events are published', remedy='set sink.kind to "kafka", "redis" or "file"'
         )
-    return chosen
+    return buses
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def recover(
     if plan.statements:
         create_slot(settings, timeout_s=timeout, options_of=options_of(settings))
         print(f"created slot {settings.slot.name}", flush=True)
-    if settings.sink.kind == "kafka":
+    if settings.sink.kind != "none":
         _reconcile(settings, debug=debug, accept_gap=True)
         print("the topic says what the table says")
     print("go on: cdcwatch run")
@@ -61,10 +61,10 @@ def snapshot(
     from cdcwatch.slot.admin import require_idle, slot_status
 
     settings = settings_of(context, config)
-    if settings.sink.kind != "kafka":
+    if settings.sink.kind == "none":
         raise ConfigurationError(
-            f'sink.kind = "{settings.sink.kind}": there is no topic to read the table into',
-            remedy='set sink.kind = "kafka"',
+            'sink.kind = "none": there is no topic to read the table into',
+            remedy='set sink.kind to "kafka", "redis" or "file"',
         )
     require_idle(slot_status(settings))
     _reconcile(settings, debug=debug, reads_again=True)
@@ -78,7 +78,7 @@ def _print_plan(plan: "Recovery", settings: "Settings") -> None:
         print(f"  drop slot {settings.slot.name}, which can't be read any more")
     for statement in plan.statements:
         print(f"  {statement}")
-    if settings.sink.kind == "kafka":
+    if settings.sink.kind != "none":
         for one in settings.each():
             print(f"  read {one.for_events().topic} to its end, and the open orders of {one.table.name}")
         print("  publish the gap as a stream.gap event, then as snapshot events what the topic lacks:")

@@ -67,8 +67,8 @@ def create(
     from cdcwatch.slot.creation import create_slot, plan_slot
 
     settings = _chosen(settings_of(context, config), failover=failover, plugin=plugin)
-    if snapshot and settings.sink.kind != "kafka":
-        raise ConfigurationError("--snapshot is about the topic, and sink.kind is not kafka", remedy="leave it out")
+    if snapshot and settings.sink.kind == "none":
+        raise ConfigurationError('--snapshot is about the topic, and sink.kind is "none"', remedy="leave it out")
     broker = broker_checks(settings)
     if dry_run:
         _print_plan(plan_slot(settings, options_of(settings)), settings, broker, snapshot=snapshot)
@@ -106,6 +106,8 @@ def _chosen(settings: "Settings", *, failover: bool, plugin: str | None) -> "Set
 
 
 def _print_plan(plan: "Plan", settings: "Settings", broker: "Sequence[Any]", *, snapshot: bool) -> None:
+    from cdcwatch.handoff.bus import bus_of
+
     print_checks([*plan.checks, *broker])
     if any(check.state == "fail" for check in plan.checks):
         raise CheckFailedError("a check failed: no slot would be made", remedy="mend what is marked fail above")
@@ -116,7 +118,8 @@ def _print_plan(plan: "Plan", settings: "Settings", broker: "Sequence[Any]", *, 
         for statement in plan.statements:
             print(f"  {statement}")
     if snapshot:
-        print(f"would forget the progress of {settings.slot.name} in {settings.kafka.topic}.progress")
+        place = bus.progress_place if (bus := bus_of(settings)) else ""
+        print(f"would forget the progress of {settings.slot.name} in {place}")
 
 
 def _print_created(created: "CreatedSlot", settings: "Settings") -> None:
@@ -137,13 +140,14 @@ def _print_created(created: "CreatedSlot", settings: "Settings") -> None:
 
 def _tell_of_snapshot(settings: "Settings", *, forced: bool, reachable: bool) -> None:
     """What the next run begins with."""
-    if settings.sink.kind != "kafka" or not reachable:
-        return
-    from cdcwatch.handoff.ledger import find_progress, forget_progress
+    from cdcwatch.handoff.bus import bus_of
 
+    bus = bus_of(settings)
+    if bus is None or not reachable:
+        return
     if forced:
-        forget_progress(settings.kafka, settings.slot.name)
-    elif find_progress(settings.kafka, settings.slot.name) is not None:
+        bus.forget_progress()
+    elif bus.progress() is not None:
         print(
             "The topic holds progress of a slot of this name. If that was another slot, run\n"
             "stops with a gap: run --accept-gap, or slot create --snapshot, reads the table."
@@ -177,7 +181,7 @@ def advance(
     print(f"  {_UNTOUCHED} `run --accept-gap`; then what is overdue is closed first.")
     ask("Move it?", "move the slot", yes=yes)
     print(f"slot {found.name} stands at {advance_slot(settings, target_lsn)}")
-    if settings.sink.kind == "kafka":
+    if settings.sink.kind != "none":
         print(
             "Where the topic holds progress of this slot, the slot is beyond it now: `cdcwatch run`\n"
             "stops with a gap. The way on is `cdcwatch run --accept-gap`: it reads the table and\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -23,9 +23,11 @@ from cdcwatch.handoff.client import (
     partition_count,
     topic_command,
 )
+from cdcwatch.handoff.member import Heard
 
 if TYPE_CHECKING:
     from cdcwatch.errors import CdcwatchError
+    from cdcwatch.handoff.member import Holder
     from cdcwatch.settings import KafkaSettings
 
 _POLL_S: Final = 0.1
@@ -35,27 +37,6 @@ _END_TIMEOUT_S: Final = 30.0
 OVERLAP_OFFSETS: Final = 5000
 """So far before its end a partition is heard: its events of the last seconds at thousands a second, of minutes else."""
 _PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})  # noqa: SLF001
-
-
-class Heard(NamedTuple):
-    """A record as it came."""
-
-    partition: int
-    key: bytes | None
-    value: bytes | None
-
-
-class Holder(Protocol):
-    """Who is told what the member has. Called inside of `poll`, by its thread."""
-
-    def gained(self, partitions: list[int], count: int) -> None:
-        """These are ours, from a little before their ends of just now on; the topic has `count`.
-
-        An empty list too: it has joined.
-        """
-
-    def lost(self, partitions: list[int], *, is_gone: bool) -> None:
-        """These are not ours any more. `is_gone`: not asked for in peace, the group went on without us."""
 
 
 def group_id(settings: KafkaSettings, slot: str) -> str:

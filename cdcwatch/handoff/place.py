@@ -11,7 +11,7 @@ from cdcwatch.lsn import parse_lsn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cdcwatch.handoff.tail import Record
+    from cdcwatch.handoff.record import Record
 
 T = TypeVar("T")
 _BEFORE_ALL = -1

@@ -32,8 +32,6 @@ def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
 
     `hears`: what `--role close` needs, which writes nothing, and not what the reader does.
     """
-    if settings.sink.kind != "kafka":
-        return []
     try:
         first, *others = settings.each()
         checks = _of_table(first, hears=hears)

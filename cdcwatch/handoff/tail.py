@@ -6,12 +6,10 @@ https://kafka.apache.org/documentation/#consumerconfigs_isolation.level
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdcwatch.deadline.event import NO_ORDER
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.client import (
     HARMLESS,
@@ -23,6 +21,7 @@ from cdcwatch.handoff.client import (
     partition_count,
     topic_command,
 )
+from cdcwatch.handoff.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,23 +36,6 @@ _STALLED_S: Final = 8.0
 _OFFSETS_A_RECORD: Final = 2
 _FIRST_SPAN: Final = 2000
 _PASSING: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, HARMLESS})  # noqa: SLF001
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A committed record of the topic."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    value: bytes
-    key: bytes | None = None
-    """None: about the whole table."""
-
-    @property
-    def is_about_all(self) -> bool:
-        """A TRUNCATE or a gap: about no single order."""
-        return self.key is None or self.key.startswith(NO_ORDER)
 
 
 class TopicTail:
@@ -97,6 +79,10 @@ class TopicTail:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go."""
         self._consumer.close()
 
     def so_far(self) -> Iterator[Record]:

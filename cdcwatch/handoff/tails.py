@@ -8,13 +8,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Self
 
 from cdcwatch.handoff.place import in_order
-from cdcwatch.handoff.tail import TopicTail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cdcwatch.handoff.tail import Record
-    from cdcwatch.settings import KafkaSettings
+    from cdcwatch.handoff.bus import Bus, Tail
+    from cdcwatch.handoff.record import Record
 
 _TURN_S: Final = 0.2
 """Every topic has its turn in this time, though nothing comes."""
@@ -25,15 +24,20 @@ class TopicTails:
 
     def __init__(
         self,
-        topics: Sequence[KafkaSettings],
+        buses: Sequence[Bus],
         *,
         is_ended: Callable[[], bool],
-        wanted: Callable[[Record], bool] = lambda _record: True,
+        dead: bool = False,
+        wanted: Callable[[Record], bool] | None = None,
     ) -> None:
-        """Connects. Errors as of `TopicTail`."""
+        """Opens a `Tail` of each; with its errors."""
         self._is_ended = is_ended
         with contextlib.ExitStack() as stack:
-            self._tails = [stack.enter_context(TopicTail(one, is_ended=is_ended, wanted=wanted)) for one in topics]
+            self._tails: list[Tail] = []
+            for bus in buses:
+                tail = bus.tail(dead=dead, is_ended=is_ended, wanted=wanted)
+                stack.callback(tail.close)
+                self._tails.append(tail)
             self._open = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -74,5 +78,5 @@ class TopicTails:
                 if record is not None:
                     yield self._name(tail), record
 
-    def _name(self, tail: TopicTail) -> str:
+    def _name(self, tail: Tail) -> str:
         return tail.topic if len(self._tails) > 1 else ""

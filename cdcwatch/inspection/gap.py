@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, PreconditionError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.handoff.progress import Origin, TableMark
-from cdcwatch.inspection.peek import progress_of
 from cdcwatch.pipeline.beginning import require_no_gap
 from cdcwatch.pipeline.inquiry import Inquiry
 from cdcwatch.slot.check import Check
@@ -29,10 +29,11 @@ def find_gap(settings: Settings) -> PreconditionError | None:
         facts = connection.facts(settings.slot.name)
     finally:
         connection.close()
-    if settings.sink.kind != "kafka":
+    bus = bus_of(settings)
+    if bus is None:
         return None
     # After the slot: the topic's progress is never behind what was confirmed before. Before the server's end.
-    progress, inquiry = progress_of(settings), Inquiry(settings)
+    progress, inquiry = bus.progress(), Inquiry(settings)
     found = inquiry.surroundings()
     first, *further = (TableMark(table.oid, table.qualified_name, table.publication) for table in found.tables)
     stream = (facts.system_identifier, facts.timeline, facts.database, settings.slot.name)
@@ -46,7 +47,7 @@ def find_gap(settings: Settings) -> PreconditionError | None:
 
 def gap_check(settings: Settings) -> Check | None:
     """None where another check says why `run` doesn't start."""
-    if settings.sink.kind != "kafka":
+    if settings.sink.kind == "none":
         return None
     try:
         gap = find_gap(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from psycopg import sql
 from cdcwatch.columns import deadline_instant, key_text
 from cdcwatch.database import connect, translated
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.queries import query
 from cdcwatch.slot.admin import slot_status
@@ -23,7 +25,7 @@ from cdcwatch.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cdcwatch.handoff.tail import Record
+    from cdcwatch.handoff.record import Record
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
@@ -199,12 +201,11 @@ def _read(
 
 
 def _records(settings: Settings, key: bytes, count: int) -> tuple[list[Record], str | None]:
-    if settings.sink.kind != "kafka":
+    bus = bus_of(settings)
+    if bus is None:
         return [], f'sink.kind is "{settings.sink.kind}"'
-    from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415  librdkafka only where it is used
-
     try:
-        with TopicTail(settings.for_events()) as tail:
+        with closing(bus.tail(is_ended=lambda: False)) as tail:
             return tail.about(key, count, SCAN_RECORDS), None
     except CdcwatchError as error:
         return [], str(error)

@@ -11,6 +11,7 @@ from cdcwatch.deadline.position import Position
 from cdcwatch.deadline.rule import DeadlineRule
 from cdcwatch.deadline.sharing import SharedDerivation
 from cdcwatch.errors import CdcwatchError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.inspection.changes import read_changes, require_readable
 from cdcwatch.inspection.trace import Traced, Tracer
 from cdcwatch.lsn import parse_lsn
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdcwatch.deadline.position import SnapshotVisibility
-    from cdcwatch.handoff.progress import Progress
     from cdcwatch.settings import Settings
     from cdcwatch.slot.status import SlotStatus
     from cdcwatch.table import WatchedTable
@@ -107,10 +107,11 @@ def system_identifier(connection: psycopg.Connection[Any]) -> str:
 def start_of(settings: Settings, status: SlotStatus, system: str) -> Start:
     """From the topic's progress record, where it can be read; else from the slot's own position."""
     own = Position(end_lsn=parse_lsn(status.confirmed_flush_lsn or "0/0"))
-    if settings.sink.kind != "kafka":
+    bus = bus_of(settings)
+    if bus is None:
         return Start(own, None, ())
     try:
-        progress = progress_of(settings)
+        progress = bus.progress()
     except CdcwatchError as error:
         return Start(own, None, (f"the topic can't be asked ({error}): what it holds already is shown as new",))
     if progress is None:
@@ -123,12 +124,5 @@ def start_of(settings: Settings, status: SlotStatus, system: str) -> Start:
         return Start(own, None, ("the slot is beyond the topic's progress: run stops with a gap (--accept-gap)",))
     mark = progress.snapshot
     snapshot = mark.skipped if mark is not None and own.end_lsn < mark.lsn else None
-    covered = progress.position if settings.kafka.delivery == "exactly_once" else own
+    covered = progress.position if bus.is_transactional else own
     return Start(covered, snapshot, ())
-
-
-def progress_of(settings: Settings) -> Progress | None:
-    """The topic's record of the slot; errors of the broker."""
-    from cdcwatch.handoff.ledger import find_progress  # noqa: PLC0415  librdkafka only where it is used
-
-    return find_progress(settings.kafka, settings.slot.name)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.inspection.also import also_check
 from cdcwatch.inspection.changes import options_of
 from cdcwatch.inspection.gap import gap_check
@@ -58,7 +59,9 @@ def all_checks(settings: Settings, role: str = "all") -> tuple[list[Check], Cdcw
 def _no_sink(role: str) -> Check:
     message = 'sink.kind = "none": no events are published'
     if role == "close":
-        return Check("sink", "fail", f"{message}, which --role close hears of orders by", 'set sink.kind = "kafka"')
+        return Check(
+            "sink", "fail", f"{message}, which --role close hears of orders by", 'set sink.kind to "kafka" or "redis"'
+        )
     return Check("sink", "ok", message)
 
 
@@ -77,9 +80,6 @@ def _database_checks(settings: Settings) -> tuple[list[Check], CdcwatchError | N
 
 
 def broker_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
-    """Of the sink alone; none where it isn't Kafka. `hears`: as `--role close` needs it."""
-    if settings.sink.kind != "kafka":
-        return []
-    from cdcwatch.handoff.preflight import broker_checks as ask  # noqa: PLC0415  librdkafka only where it is used
-
-    return ask(settings, hears=hears)
+    """Of the sink alone; none where there is none. `hears`: as `--role close` needs it."""
+    bus = bus_of(settings)
+    return [] if bus is None else bus.checks(hears=hears)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdcwatch.errors import PreconditionError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.inspection.gap import find_gap
-from cdcwatch.inspection.peek import progress_of
 from cdcwatch.slot.admin import connected, require_idle
 from cdcwatch.slot.creation import plan_slot, require_met
 from cdcwatch.slot.status import read_status
@@ -30,10 +30,11 @@ class Recovery:
 
 def plan_recovery(settings: Settings, options_of: OptionsOf | None = None) -> Recovery:
     """Changes nothing. PreconditionError when nothing is wrong, when the slot is in use, or when a check fails."""
+    bus = bus_of(settings)
     with connected(settings) as connection:
         status = read_status(connection, settings.slot.name)
     if status is None:
-        if settings.sink.kind != "kafka" or progress_of(settings) is None:
+        if bus is None or bus.progress() is None:
             raise PreconditionError(  # and never was, as far as the topic knows
                 f"there is no slot {settings.slot.name}, and no topic tells of one: nothing is to be recovered",
                 remedy="cdcwatch slot create",
@@ -49,7 +50,7 @@ def plan_recovery(settings: Settings, options_of: OptionsOf | None = None) -> Re
         trouble = f"slot {status.name} is lost: WAL that it needed is gone"
         if not status.is_lost:
             gap = find_gap(settings)
-            if gap is None and settings.sink.kind != "kafka":
+            if gap is None and bus is None:
                 raise PreconditionError(
                     f"nothing is wrong with slot {status.name}, and there is no topic to compare with",
                     remedy="cdcwatch run reads on; it reads the open orders from the table at every start",

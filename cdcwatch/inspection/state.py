@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cdcwatch.errors import CdcwatchError
-from cdcwatch.inspection.peek import progress_of, system_identifier
+from cdcwatch.handoff.bus import bus_of
+from cdcwatch.inspection.peek import system_identifier
 from cdcwatch.lsn import format_lsn, parse_lsn
 from cdcwatch.slot.outlook import Alarm, Thresholds, WalRate, alarms, time_to_loss_s
 from cdcwatch.slot.rates import WalRates
@@ -15,6 +16,7 @@ from cdcwatch.slot.status import read_all, read_status
 if TYPE_CHECKING:
     import psycopg
 
+    from cdcwatch.handoff.bus import Bus
     from cdcwatch.settings import Settings
     from cdcwatch.slot.status import SlotStatus
 
@@ -38,7 +40,7 @@ class SlotState:
     status: SlotStatus
     rate: WalRate
     topic: TopicProgress | None
-    """None for slots that are not the configured one, and without a Kafka sink."""
+    """None for slots that are not the configured one, and without a sink."""
     alarms: tuple[Alarm, ...]
 
     @property
@@ -52,7 +54,7 @@ class Watcher:
 
     def __init__(self, connection: psycopg.Connection[Any], settings: Settings, thresholds: Thresholds) -> None:
         self._connection, self._settings, self._thresholds = connection, settings, thresholds
-        self._rates = WalRates(connection)
+        self._rates, self._bus = WalRates(connection), bus_of(settings)
 
     def sample(self) -> None:
         """Notes where the WAL ends, for the next look's rate."""
@@ -71,7 +73,7 @@ class Watcher:
 
     def _state(self, status: SlotStatus, rate: WalRate, *, with_topic: bool) -> SlotState:
         # After the slot: the topic's progress is never behind what was confirmed before.
-        topic = self._topic(status) if with_topic and self._settings.sink.kind == "kafka" else None
+        topic = self._topic(status, self._bus) if with_topic and self._bus is not None else None
         found = alarms(status, rate, self._thresholds)
         if topic is not None and topic.gap is not None and not status.is_lost:
             found.append(
@@ -83,9 +85,9 @@ class Watcher:
             )
         return SlotState(status, rate, topic, tuple(found))
 
-    def _topic(self, status: SlotStatus) -> TopicProgress:
+    def _topic(self, status: SlotStatus, bus: Bus) -> TopicProgress:
         try:
-            progress = progress_of(self._settings)
+            progress = bus.progress()
         except CdcwatchError as error:
             return TopicProgress(None, problem=str(error))
         if progress is None:

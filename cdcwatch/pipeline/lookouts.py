@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdcwatch.errors import CdcwatchError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.pipeline.sink_lookout import SinkLookout
 from cdcwatch.pipeline.slot_lookout import SlotLookout
 
@@ -21,28 +21,18 @@ class Lookouts:
         self._settings = settings
         self.slot = SlotLookout(settings)
         self.slot.export(metrics)
-        self._sink = SinkLookout(outbox, self._why_unreachable)
+        bus = bus_of(settings)
+        self._sink = SinkLookout(outbox, bus.why_unreachable) if bus is not None else None
 
     def start(self) -> None:
         """Where there is a port, the slot is looked at: nobody would see it else."""
         if self._settings.telemetry.listen:
             self.slot.start()
-        if self._settings.sink.kind == "kafka":
+        if self._sink is not None:
             self._sink.start()
 
     def request_stop(self) -> None:
         """Ends them."""
         self.slot.request_stop()
-        self._sink.request_stop()
-
-    def _why_unreachable(self) -> str:
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415  librdkafka only where it is used
-
-        from cdcwatch.handoff.client import client_configuration, connected_client  # noqa: PLC0415
-
-        settings = self._settings.kafka
-        try:
-            connected_client(AdminClient, client_configuration(settings), settings.topic)
-        except CdcwatchError as error:
-            return str(error)
-        return ""
+        if self._sink is not None:
+            self._sink.request_stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.handoff.sink import NoSink
 from cdcwatch.tracing.process import traces_of
 
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
 
 def made_sink(settings: Settings, start: Progress, tables: Mapping[str, WatchedTable]) -> Sink:
     """`start`: the slot, and where it stands. `tables`: by topic."""
-    if settings.sink.kind == "none":
+    bus = bus_of(settings)
+    if bus is None:
         return NoSink(start)
-    from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink  # noqa: PLC0415  librdkafka only where used
-
-    kind = ExactlyOnceSink if settings.kafka.delivery == "exactly_once" else AtLeastOnceSink
-    sink, traces = kind(settings.kafka, start.origin.slot, list(tables)), traces_of(settings)
+    sink, traces = bus.sink(start.origin.slot, list(tables)), traces_of(settings)
     if traces is None:
         return sink
     from cdcwatch.tracing.edges import TracedSink  # noqa: PLC0415  an extra

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.close.closer import Update
     from cdcwatch.close.part import Part
-    from cdcwatch.handoff.group import Heard, Holder
+    from cdcwatch.handoff.member import Heard, Holder, Member
     from cdcwatch.table import Key
 
 _ASK_EVERY_S: Final = 2.0
@@ -68,22 +68,6 @@ SETTLING_S: Final = 600.0
 Until then an order is also whose it was by the count before (`Ownership.owns`)."""
 
 _log = logging.getLogger(__name__)
-
-
-class Member(Protocol):
-    """As of `GroupMember`."""
-
-    def poll(self) -> tuple[list[Heard], bool]:
-        """What has come, and whether that was all."""
-        ...
-
-    def partitions(self) -> int:
-        """Of the topic now."""
-        ...
-
-    def close(self) -> None:
-        """Leaves the group."""
-        ...
 
 
 @runtime_checkable

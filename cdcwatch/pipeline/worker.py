@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.endpoint import TelemetryServer
 from cdcwatch.errors import CdcwatchError, ConfigurationError
+from cdcwatch.handoff.bus import bus_of
 from cdcwatch.handoff.heard import Interpreter
 from cdcwatch.log import about_table
 from cdcwatch.pipeline.board import Board
@@ -27,9 +28,8 @@ from cdcwatch.telemetry import Metrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdcwatch.handoff.group import Holder
+    from cdcwatch.handoff.member import Holder, Member
     from cdcwatch.pipeline.readiness import Part
-    from cdcwatch.pipeline.subscriber import Member
     from cdcwatch.settings import Settings
     from cdcwatch.table import WatchedTable
 
@@ -145,9 +145,10 @@ class Worker:
             self._reading.disconnect()
 
     def _joined(self, holder: Holder) -> Member:
-        from cdcwatch.handoff.group import GroupMember  # noqa: PLC0415  librdkafka only where it is used
-
-        return GroupMember(self._settings.for_events(), self._settings.slot.name, holder)
+        bus = bus_of(self._settings)
+        if bus is None:
+            raise RuntimeError("asked for before: `require_closing`")
+        return bus.member(holder)
 
     def _fail(self, error: CdcwatchError) -> None:
         self._error = self._error or error
@@ -195,8 +196,8 @@ def require_closing(settings: Settings) -> None:
     """ConfigurationError where there is nothing to close with, or to hear of orders by."""
     if settings.close.action == "none":
         raise ConfigurationError('close.action = "none": --role close would close nothing', remedy='use "update"')
-    if settings.sink.kind != "kafka":
+    if settings.sink.kind not in {"kafka", "redis"}:
         raise ConfigurationError(
             f'sink.kind = "{settings.sink.kind}": --role close hears of orders by the topic',
-            remedy='set sink.kind = "kafka", or close by --role all or --role sweep',
+            remedy='set sink.kind to "kafka" or "redis", or close by --role all or --role sweep',
         )

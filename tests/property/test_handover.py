@@ -13,8 +13,8 @@ from cdcwatch.deadline.event import EventEncoder, Stamp
 from cdcwatch.deadline.rule import CANCELLED, SCHEDULED, Derived
 from cdcwatch.deadline.schedule import Due, Schedule
 from cdcwatch.decode.change import Row
-from cdcwatch.handoff.group import Heard
 from cdcwatch.handoff.heard import Interpreter
+from cdcwatch.handoff.member import Heard
 from cdcwatch.pipeline.ownership import Ownership
 from cdcwatch.pipeline.subscriber import Subscriber
 from tests.fakes.table import WATCHED, FakeClock

@@ -10,7 +10,7 @@ from cdcwatch import __version__
 from cdcwatch.cli import check, look
 from cdcwatch.cli.output import bytes_text, duration_text, table_text
 from cdcwatch.errors import CdcwatchError, NotDurableError, PreconditionError, UnavailableError
-from cdcwatch.handoff.tail import Record
+from cdcwatch.handoff.record import Record
 from tests.command import Ended, cdcwatch, require_parsable, start_cdcwatch, write_configuration
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from cdcwatch.handoff.place import in_order
-from cdcwatch.handoff.tail import Record
+from cdcwatch.handoff.record import Record
 
 
 def _ordered(*said: dict[str, str] | None) -> list[int]:

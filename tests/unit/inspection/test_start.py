@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.errors import UnavailableError
+from cdcwatch.handoff.kafka_bus import KafkaBus
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
-from cdcwatch.inspection import peek
 from cdcwatch.inspection.peek import Start, start_of
 from cdcwatch.settings import KafkaSettings, Settings, SinkSettings
 from tests.unit.test_preflight import SLOT
@@ -24,12 +24,12 @@ AT_32 = Progress(ORIGIN, Position(32, 24, 2))
 def _start(
     patch: pytest.MonkeyPatch, found: Progress | Exception | None, settings: Settings | None = None, system: str = "7"
 ) -> Start:
-    def read(_: Settings) -> Progress | None:
+    def read(_: KafkaBus) -> Progress | None:
         if isinstance(found, Exception):
             raise found
         return found
 
-    patch.setattr(peek, "progress_of", read)
+    patch.setattr(KafkaBus, "progress", read)
     return start_of(settings or Settings(), SLOT_AT_16, system)
 
 

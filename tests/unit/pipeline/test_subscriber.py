@@ -15,8 +15,8 @@ from cdcwatch.deadline.rule import CANCELLED, SCHEDULED, Derived
 from cdcwatch.deadline.schedule import Due, Schedule
 from cdcwatch.decode.change import Row
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.group import Heard
 from cdcwatch.handoff.heard import Interpreter
+from cdcwatch.handoff.member import Heard
 from cdcwatch.pipeline.ownership import Ownership
 from cdcwatch.pipeline.readiness import judge_subscriber
 from cdcwatch.pipeline.subscriber import SETTLING_S, Subscriber
