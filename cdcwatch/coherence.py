@@ -18,6 +18,7 @@ def require_coherent(settings: Settings) -> None:
     for one in settings.each():
         _check_table(one)
     _check_topics(settings)
+    _check_registry(settings)
 
 
 def _check_table(settings: Settings) -> None:
@@ -76,6 +77,20 @@ def _check_claim(settings: Settings) -> None:
         raise ConfigurationError(
             "close.claim.stuck_after_s is less than twice timeout_s: claims would be taken from whoever still calls",
             remedy=f"stuck_after_s = {2 * claim.timeout_s:g} or more",
+        )
+
+
+def _check_registry(settings: Settings) -> None:
+    """The address is not shown: it may hold a password."""
+    url = settings.kafka.registry.url
+    if url and not all(re.match(r"https?://[^/\s]", one.strip()) for one in url.split(",")):
+        raise ConfigurationError(
+            "kafka.registry.url is no http:// or https:// address",
+            remedy='[kafka.registry] url = "https://registry.example"',
+        )
+    if settings.kafka.format == "avro" and not url:
+        raise ConfigurationError(
+            'kafka.format = "avro" needs a schema registry', remedy='[kafka.registry] url = "https://registry.example"'
         )
 
 

@@ -186,6 +186,11 @@ def from_unix_us(unix_us: int) -> int:
     return unix_us - _UNIX_TO_POSTGRES_US
 
 
+def to_unix_us(us: int) -> int:
+    """Microseconds since 2000 to microseconds since 1970."""
+    return us + _UNIX_TO_POSTGRES_US
+
+
 def to_unix_s(us: int | None) -> float | None:
     """Microseconds since 2000 to seconds since 1970; None of None and of an infinity."""
     return None if us is None or us in _INFINITE else (us + _UNIX_TO_POSTGRES_US) / _SECOND_US

@@ -160,6 +160,20 @@ class SinkSettings(_Section, frozen=True):
     kind: Annotated[Literal["kafka", "file", "redis", "none"], says("none: no events are published")] = "kafka"
 
 
+class RegistrySettings(_Section, frozen=True):
+    """Confluent Schema Registry, or what speaks its protocol. `client` is handed to its client as it is."""
+
+    url: Annotated[str, says("http(s)://…, several with commas; also reads Avro of other versions")] = ""
+    register: Annotated[bool, says("false: the schema must be there; `cdcwatch schema --register`")] = True
+    client: Annotated[
+        dict[str, str | int | float | bool],
+        says('handed to the registry\'s client as they are: "basic.auth.user.info" = "user:password" …'),
+    ] = {}
+
+    def __repr__(self) -> str:
+        return f"RegistrySettings(url=…, register={self.register!r}, client=…)"
+
+
 class KafkaSettings(_Section, frozen=True):
     """The topic. `client` is handed to librdkafka as it is."""
 
@@ -168,6 +182,7 @@ class KafkaSettings(_Section, frozen=True):
     delivery: Annotated[
         Literal["exactly_once", "at_least_once"], says("at_least_once: a crash repeats events, with equal ids")
     ] = "exactly_once"
+    format: Annotated[Literal["json", "avro"], says("of the events; avro: see docs/topic.md")] = "json"
     create_topic: Annotated[
         bool, says("true: run makes it at the start; deleted while it runs it is not made anew")
     ] = False
@@ -178,6 +193,8 @@ class KafkaSettings(_Section, frozen=True):
         dict[str, str | int | float | bool],
         says('handed to librdkafka as they are: "security.protocol" = "SASL_SSL" …'),
     ] = {}
+
+    registry: Annotated[RegistrySettings, says('with format = "avro"')] = RegistrySettings()
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap_servers={self.bootstrap_servers!r}, topic={self.topic!r}, client=…)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg import sql
 
-from tests import services
+from tests import registry, services
 from tests.command import ORDERS, write_configuration
 from tests.slots import QUIET
 
@@ -57,6 +57,13 @@ def stream(redis_server: services.Redis) -> Iterator[str]:
     """A name for keys on the shared Redis; what begins with it is deleted afterwards."""
     with services.fresh_stream(redis_server) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[registry.SchemaRegistry]:
+    """A schema registry shared by all tests, with `url`: don't stop it."""
+    with registry.any_registry() as server:
+        yield server
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ _EXAMPLES: Final = {
         "cdcwatch events --from-beginning --json | jq -c '{id, type, subject}'",
         "cdcwatch events --dead --json | jq -r .input_hex | xxd -r -p    # the row",
     ],
+    "schema": ["cdcwatch schema > deadline-event.avsc", "cdcwatch schema --register -c shop.toml"],
     "explain": [
         "cdcwatch explain 4711",
         "cdcwatch explain eu 4711 --json    # a key of two columns",

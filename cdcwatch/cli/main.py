@@ -12,7 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cdcwatch import __version__, failpoints
-from cdcwatch.cli import check, demo, explain, look, recover, run, slot, sweep, top
+from cdcwatch.cli import check, demo, explain, look, recover, run, schema, slot, sweep, top
 from cdcwatch.cli.examples import examples
 from cdcwatch.cli.options import ConfigOption, DebugOption
 from cdcwatch.errors import CdcwatchError
@@ -57,6 +57,7 @@ app.command("snapshot", epilog=examples("snapshot"))(recover.snapshot)
 app.command("top", epilog=examples("top"))(top.top)
 app.command("pending", epilog=examples("pending"))(look.pending)
 app.command("events", epilog=examples("events"))(look.events)
+app.command("schema", epilog=examples("schema"))(schema.schema)
 app.command("explain", epilog=examples("explain"))(explain.explain)
 app.command("demo", epilog=examples("demo"))(demo.demo)
 

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from cdcwatch.deadline.event import NO_ORDER
 from cdcwatch.demo.order import OrderEvent
 from cdcwatch.handoff.client import client_configuration, explain_kafka_exception, made_client, partition_count
+from cdcwatch.handoff.values import Values
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -30,6 +31,7 @@ class TopicReader:
     def __init__(self, settings: KafkaSettings, tally: Tally) -> None:
         """Connects; the topic is there. Errors as of `cdcwatch.handoff.client`."""
         self._topic, self._tally = settings.topic, tally
+        self._as_json = Values(settings).as_json
         self._ended = threading.Event()
         self._last: deque[dict[str, Any]] = deque(maxlen=_LAST_EVENTS)
         self._consumer: Consumer = made_client(
@@ -113,11 +115,11 @@ class TopicReader:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 self._end_seen[partition] = offset
             return
-        key, value = message.key(), message.value() or b""
+        key, value = message.key(), self._as_json(message.value(), message.headers) or b""
         if isinstance(key, bytes) and key.startswith(NO_ORDER):
             return
         try:
-            event = OrderEvent.read(value if isinstance(value, bytes) else value.encode(), partition)
+            event = OrderEvent.read(value, partition)
             is_sound = key == str(event.order_id).encode()
         except (ValueError, KeyError, TypeError, AttributeError):
             is_sound = False

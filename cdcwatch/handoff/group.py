@@ -24,6 +24,7 @@ from cdcwatch.handoff.client import (
     topic_command,
 )
 from cdcwatch.handoff.member import Heard
+from cdcwatch.handoff.values import Values
 
 if TYPE_CHECKING:
     from cdcwatch.errors import CdcwatchError
@@ -50,7 +51,7 @@ class GroupMember:
     def __init__(self, settings: KafkaSettings, slot: str, holder: Holder) -> None:
         """Connects and asks to join. PreconditionError without the topic, UnavailableError without the broker."""
         self._settings, self._holder = settings, holder
-        self._group = group_id(settings, slot)
+        self._group, self._as_json = group_id(settings, slot), Values(settings).as_json
         self._is_closing = False
         configuration = {
             # After so long without a sign of life its partitions are others': as short as brokers take by default.
@@ -101,7 +102,8 @@ class GroupMember:
         for message in messages:
             refused = message.error()
             if refused is None:
-                heard.append(Heard(message.partition(), message.key(), message.value()))
+                value = self._as_json(message.value(), message.headers)
+                heard.append(Heard(message.partition(), message.key(), value))
             elif not refused.retriable() and refused.code() not in _PASSING:
                 raise self._explain(refused)
         return heard, len(messages) <= _BATCH

@@ -31,6 +31,7 @@ from cdcwatch.handoff.client import (
 )
 from cdcwatch.handoff.dead_letters import dead_topic, require_dead_topic
 from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
+from cdcwatch.handoff.producers import maker_of_producers
 from cdcwatch.handoff.sink import tell_made_anew
 from cdcwatch.handoff.survey import survey
 
@@ -67,6 +68,7 @@ class _KafkaSink:
         self._progress_topic = progress_topic(settings)
         self._topics = {topic: replace(settings, topic=topic) for topic in topics or (settings.topic,)}
         self._topic = next(iter(self._topics))  # of events that name none
+        self._make_producer = maker_of_producers(settings, self._topics)
         self._producer: Producer | None = None
         self._partitions = dict.fromkeys(self._topics, 1)
         self._ids: dict[str, str] = {}
@@ -76,7 +78,7 @@ class _KafkaSink:
         """`linger_ms` is a default, `extra` is not."""
         self.close()
         producer = connected_client(
-            Producer,
+            self._make_producer,
             {
                 "partitioner": "murmur2_random",  # what Java clients do: a key keeps its partition whoever writes
                 "enable.idempotence": True,
@@ -226,13 +228,9 @@ class ExactlyOnceSink(_KafkaSink):
         return acknowledged
 
     def _begin_epoch(self, transaction_timeout_ms: int) -> None:
-        producer = self._connect(
-            {
-                "transactional.id": transactional_id(self._settings, self._slot),
-                "transaction.timeout.ms": transaction_timeout_ms,
-            },
-            linger_ms=_TRANSACTION_LINGER_MS,
-        )
+        name = transactional_id(self._settings, self._slot)
+        options = {"transactional.id": name, "transaction.timeout.ms": transaction_timeout_ms}
+        producer = self._connect(options, linger_ms=_TRANSACTION_LINGER_MS)
         try:
             producer.init_transactions(_INIT_TIMEOUT_S)
         except KafkaException as error:

@@ -13,6 +13,7 @@ from cdcwatch.handoff.group import GroupMember
 from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.ledger import find_progress, forget_progress, progress_topic
 from cdcwatch.handoff.preflight import broker_checks
+from cdcwatch.handoff.registry_check import registry_checks
 from cdcwatch.handoff.tail import TopicTail
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ class KafkaBus:
         )
 
     def checks(self, *, hears: bool = False) -> list[Check]:
-        """Broker, topics, rights."""
-        return broker_checks(self._settings, hears=hears)
+        """Broker, topics, rights; of who writes the schema registry, too."""
+        checks = broker_checks(self._settings, hears=hears)
+        return checks if hears else checks + registry_checks(self._settings)
 
     def why_unreachable(self) -> str:
         """Asks for the topic's metadata."""

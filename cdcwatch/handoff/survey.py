@@ -21,6 +21,7 @@ from cdcwatch.handoff.client import (
     made_client,
 )
 from cdcwatch.handoff.murmur2 import partition_of
+from cdcwatch.handoff.values import Values
 from cdcwatch.headway import stage
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def _records(settings: KafkaSettings, ends: dict[int, tuple[int, int]]) -> Itera
     consumer = _consumer(settings, "read_committed")
     left = {partition: end for partition, (_, end) in ends.items()}
     progress_s = time.monotonic()
+    as_json = Values(settings).as_json
     held = sum(end - low for low, end in ends.values())
     try:
         consumer.assign([TopicPartition(settings.topic, partition, low) for partition, (low, _) in ends.items()])
@@ -76,7 +78,7 @@ def _records(settings: KafkaSettings, ends: dict[int, tuple[int, int]]) -> Itera
                         continue
                     if message.error() is None and offset < left[partition]:
                         reading.done += 1
-                        yield partition, _bytes(message.key()), _bytes(message.value()) or b""
+                        yield partition, _bytes(message.key()), as_json(_bytes(message.value()), message.headers) or b""
                         offset += 1  # noqa: PLW2901  the next one
                     if offset >= left[partition]:
                         del left[partition]

@@ -22,6 +22,7 @@ from cdcwatch.handoff.client import (
     topic_command,
 )
 from cdcwatch.handoff.record import Record
+from cdcwatch.handoff.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ class TopicTail:
         self.read_count = 0
         """Committed records of the last reading, wanted or not."""
         self._topic = self.topic = settings.topic
+        self._as_json = Values(settings).as_json
         self._is_ended = is_ended
         configuration = {
             **client_configuration(settings),
@@ -184,7 +186,7 @@ class TopicTail:
             partition,
             offset,
             int(message.timestamp()[1]),
-            bytes(message.value() or b""),
+            self._as_json(message.value(), message.headers) or b"",
             None if key is None else bytes(key),
         )
 

@@ -18,13 +18,19 @@ ROOT = Path(__file__).parents[2]
 OFFLINE = ("Failed to establish a new connection", "Connection refused", "Temporary failure in name resolution")
 LOOKS = """
 import importlib, pkgutil, cdcwatch
-OF_AN_EXTRA = {"cdcwatch.tracing.spans", "cdcwatch.tracing.edges"}
+OF_AN_EXTRA = {"cdcwatch.tracing.spans", "cdcwatch.tracing.edges", "cdcwatch.handoff.avro", "cdcwatch.handoff.registry"}
+from importlib import resources
 from cdcwatch.queries import query, script
 print(cdcwatch.__file__)
 assert "CREATE ROLE" in script("install") and query("close", "read_clock")
 for module in pkgutil.walk_packages(cdcwatch.__path__, "cdcwatch."):
     if not module.name.endswith("__main__") and module.name not in OF_AN_EXTRA:
         importlib.import_module(module.name)
+assert "DeadlineEvent" in resources.files("cdcwatch").joinpath("schemas/deadline-event.v1.avsc").read_text()
+try:
+    import cdcwatch.handoff.avro
+except Exception as error:
+    assert error.remedy == "pip install 'cdcwatch[avro]'", error
 """
 
 
@@ -87,7 +93,7 @@ def test_what_is_built_is_whole_and_runs_in_a_clean_environment(tmp_path: Path) 
     metadata = message_from_string(contents[f"{about}/METADATA"].decode())
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "MIT"
-    assert {"demo", "otel"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"demo", "otel", "avro"} <= set(metadata.get_all("Provides-Extra", []))
 
     # The sdist holds all that it takes to build, to read and to test.
     with tarfile.open(sdist) as archive:

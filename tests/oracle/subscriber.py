@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from cdcwatch.handoff.values import Values
 from cdcwatch.lsn import parse_lsn
+from cdcwatch.settings import KafkaSettings
 from tests.oracle.ledger import Said
 from tests.waiting import wait_until
 
@@ -68,7 +70,7 @@ def _consumer(bootstrap_servers: str, isolation_level: str = "read_committed") -
 
 def read_topic(bootstrap_servers: str, topic: str) -> list[Record]:
     """Everything committed so far, partition by partition in order."""
-    consumer = _consumer(bootstrap_servers)
+    consumer, as_json = _consumer(bootstrap_servers), Values(KafkaSettings()).as_json
     try:
         partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
@@ -86,7 +88,7 @@ def read_topic(bootstrap_servers: str, topic: str) -> list[Record]:
                         message.partition(),
                         message.offset(),
                         None if key is None else key.decode(),
-                        json.loads(message.value()),
+                        json.loads(as_json(message.value(), message.headers) or b""),
                     )
                 )
             elif error.code() == KafkaError._PARTITION_EOF:

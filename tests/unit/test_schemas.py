@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from cdcwatch import __version__
-from cdcwatch.deadline.event import Event, EventEncoder, Gap, Stamp, for_partition
 from cdcwatch.deadline.rule import CANCELLED, EVENT_TYPES, EXPIRED, MOVED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row, Unreadable
 from cdcwatch.decode.note import CloseFailure
-from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US, parse_instant
+from cdcwatch.handoff import avro
+from cdcwatch.instant import NEGATIVE_INFINITY_US
 from cdcwatch.settings import Settings
 from cdcwatch.table import Column
+from tests.events import DEADLINES, ENDED, ROWS, STAMP, STAMP_OF_A_READ, TWO_COLUMNS, encoder_of, sample_events
 from tests.fakes.table import WATCHED
 
 if TYPE_CHECKING:
@@ -32,45 +33,11 @@ SCHEMAS = Path(__file__).parents[2] / "docs/schemas"
 EVENTS = Draft7Validator(json.loads((SCHEMAS / "deadline-event.schema.json").read_text()))
 LETTERS = Draft7Validator(json.loads((SCHEMAS / "dead-letter.schema.json").read_text()))
 ASYNCAPI: dict[str, Any] = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text())
-DUE_US = parse_instant("2026-11-30 10:15:00+00")
-STAMP = Stamp.of(0x1A2B390, DUE_US)
-OF_A_READ = Stamp.of_snapshot(0xFFFFFFFF1A2B390, DUE_US)
-TWO_COLUMNS = replace(
-    WATCHED, key=(Column("shop", "text"), Column("id", "bigint")), version=Column("version", "bigint")
-)
-# The calendar of PostgreSQL's timestamps.
-INSTANTS = st.integers(-211_813_488_000_000_000, 9_223_371_331_199_999_999)
-DEADLINES = st.one_of(INSTANTS, st.just(NEGATIVE_INFINITY_US))
-ROWS = st.builds(Row, DEADLINES, st.text(max_size=12) | st.none(), st.integers(-(2**63), 2**63 - 1) | st.none())
-ENDED = st.builds(Row, INSTANTS | st.sampled_from([INFINITY_US, None]), st.text(max_size=12), st.none())
-
-
-def _encoder(table: Any = WATCHED) -> EventEncoder:
-    return EventEncoder(table, system_identifier="7301234567890123456", database="shop", slot="cdcwatch_orders")
-
-
-def _events() -> Iterator[Event]:
-    """One of every kind."""
-    row = Row(DUE_US, "pending", 0)
-    for encoder, key in ((_encoder(), 7), (_encoder(TWO_COLUMNS), '["eu","7"]')):
-        yield encoder.change(key, Derived(SCHEDULED, row, None), STAMP, 1)
-        yield encoder.change(key, Derived(MOVED, row, DUE_US - 1), STAMP, 2)
-        yield encoder.change(key, Derived(CANCELLED, Row(DUE_US, "paid", 3), DUE_US, "paid"), STAMP, 3)
-        yield encoder.change(key, Derived(CANCELLED, None, None, "deleted"), STAMP, 4)
-        yield encoder.change(key, Derived(EXPIRED, Row(DUE_US, "expired", 1), None), STAMP, 5)
-        yield encoder.change(key, Derived(EXPIRED, None, DUE_US), STAMP, 6)
-        yield encoder.snapshot(key, Derived(SCHEDULED, row, None), OF_A_READ)
-        truncated = encoder.table_wide(Derived(CANCELLED, None, None, "truncated"), STAMP, 7)
-        yield truncated
-        yield truncated._replace(value=for_partition(truncated.value, 11))
-        for from_lsn in (None, 0x1A00000):
-            gap = encoder.gap(Gap("the slot was made anew", from_lsn, 0x1A2B000), 0x1A2B390, DUE_US)
-            yield Event(None, for_partition(gap.value, 2))
 
 
 def test_every_kind_of_event_keeps_the_schema_and_has_no_key_that_it_lacks() -> None:
     kinds = set()
-    for event in _events():
+    for event in sample_events():
         value = orjson.loads(event.value)
         EVENTS.validate(value)
         assert set(value) == set(EVENTS.schema["properties"])
@@ -82,21 +49,23 @@ def test_every_kind_of_event_keeps_the_schema_and_has_no_key_that_it_lacks() -> 
 
 @given(st.integers(-(2**63), 2**63 - 1), ROWS, DEADLINES, ENDED, st.text(max_size=9))
 def test_whatever_stands_in_a_row(key: int, row: Row, previous_us: int, ended: Row, reason: str) -> None:
-    for encoder in (_encoder(), _encoder(replace(WATCHED, version=Column("version", "bigint")))):
+    for encoder in (encoder_of(), encoder_of(replace(WATCHED, version=Column("version", "bigint")))):
         for derived in (
             Derived(SCHEDULED, row, None), Derived(MOVED, row, previous_us), Derived(EXPIRED, row, previous_us), Derived(CANCELLED, ended, previous_us, reason)
         ):  # fmt: skip
             EVENTS.validate(orjson.loads(encoder.change(key, derived, STAMP, 1).value))
     text = json.dumps([reason, str(key)], ensure_ascii=False, separators=(",", ":"))
-    EVENTS.validate(orjson.loads(_encoder(TWO_COLUMNS).snapshot(text, Derived(SCHEDULED, row, None), OF_A_READ).value))
+    EVENTS.validate(
+        orjson.loads(encoder_of(TWO_COLUMNS).snapshot(text, Derived(SCHEDULED, row, None), STAMP_OF_A_READ).value)
+    )
 
 
 def test_dead_letters_keep_theirs() -> None:
     letters = [
-        _encoder().dead_letter(
+        encoder_of().dead_letter(
             Unreadable("column 'status' is not valid UTF-8", "wal2json", "7b22", is_truncated=False), 1, 2
         ),
-        _encoder(TWO_COLUMNS).close_failure(
+        encoder_of(TWO_COLUMNS).close_failure(
             CloseFailure(1, ("eu", "7"), NEGATIVE_INFINITY_US, 2**60, 8, "SQLSTATE P0001"), 1, 2
         ),
     ]
@@ -112,7 +81,7 @@ def test_dead_letters_keep_theirs() -> None:
     "path", ["id", "source", "type", "subject", "time", "data.key", "data.deadline", "data.commit_lsn", "data.snapshot"]
 )
 def test_what_is_missing_or_of_another_kind_is_told(path: str) -> None:
-    event = next(_events())
+    event = next(sample_events())
     for wrong in (None, 4.5, "", []):
         value = copy.deepcopy(orjson.loads(event.value))
         *above, key = path.split(".")
@@ -126,7 +95,7 @@ def test_what_is_missing_or_of_another_kind_is_told(path: str) -> None:
 
 
 def test_a_live_deadline_and_a_reason_are_not_optional() -> None:
-    for event in _events():
+    for event in sample_events():
         value = orjson.loads(event.value)
         if value["type"] in {SCHEDULED, MOVED}:
             value["data"]["deadline"] = "infinity"
@@ -149,11 +118,26 @@ def _references(node: Any) -> Iterator[str]:
             yield from _references(below)
 
 
+def _hold_avro(message: dict[str, Any]) -> None:
+    """The example is the JSON one, and its headers are those that are sent."""
+    (example,) = message["examples"]
+    in_json = ASYNCAPI["components"]["messages"]["deadline"]["examples"][0]["payload"]
+    assert avro.event_of(example["payload"]) == in_json
+    body, headers = avro.Encoder().encode(orjson.dumps(in_json))
+    assert avro.decode(body, avro.schema()) == orjson.dumps(in_json)
+    described = message["headers"]["properties"]
+    assert set(described) == set(message["headers"]["required"]) == {name for name, _ in headers}
+    for name, said in headers:
+        text = said.decode() if isinstance(said, bytes) else said
+        assert described[name].get("const", text) == text
+    assert message["payload"]["schemaFormat"].startswith("application/vnd.apache.avro")
+
+
 def test_asyncapi_is_whole_and_names_what_the_defaults_are() -> None:
     assert ASYNCAPI["asyncapi"] == "3.0.0"
     assert ASYNCAPI["info"]["version"] == __version__
     references = list(_references(ASYNCAPI))
-    assert len(references) == 8
+    assert len(references) == 10
     for reference in references:
         file, _, pointer = reference.partition("#")
         if file:
@@ -165,7 +149,10 @@ def test_asyncapi_is_whole_and_names_what_the_defaults_are() -> None:
     topic = Settings().kafka.topic
     assert [channel["address"] for channel in ASYNCAPI["channels"].values()] == [topic, f"{topic}.dead"]
     assert {operation["action"] for operation in ASYNCAPI["operations"].values()} == {"send"}
-    for message in ASYNCAPI["components"]["messages"].values():
+    for name, message in ASYNCAPI["components"]["messages"].items():
+        if name == "avro":
+            _hold_avro(message)
+            continue
         assert message["payload"]["schemaFormat"] == "application/schema+json;version=draft-07"
         validator = LETTERS if "dead-letter" in message["payload"]["schema"]["$ref"] else EVENTS
         for example in message["examples"]:

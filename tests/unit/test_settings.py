@@ -274,3 +274,30 @@ def test_a_text_of_the_environment_is_a_text_whatever_it_begins_with(tmp_path: P
     settings = _load("", tmp_path, {"CDCWATCH_SLOT__PUBLICATION": "[orders]", "CDCWATCH_TABLE__OPEN": "a, b"})
     assert settings.slot.publication == "[orders]"
     assert settings.table.open == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('format = "avro"\n', "needs a schema registry"),
+        ('[kafka.registry]\nurl = "registry:hunter2@x"\n', "no http"),
+        ('[kafka.registry]\nurl = "https://a,b"\n', "no http"),
+        ('format = "protobuf"\n', "kafka.format"),
+    ],
+)
+def test_avro_needs_a_registry(keys: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        _load(f"[kafka]\n{keys}", tmp_path)
+    assert SECRET not in str(raised.value)
+
+
+def test_the_registry_comes_from_the_environment_too(tmp_path: Path) -> None:
+    environment = {
+        "CDCWATCH_KAFKA__FORMAT": "avro",
+        "CDCWATCH_KAFKA__REGISTRY__URL": f"https://user:{SECRET}@registry.example",
+        "CDCWATCH_KAFKA__REGISTRY__CLIENT": f'{{"basic.auth.user.info": "user:{SECRET}"}}',
+    }
+    kafka = _load("", tmp_path, environment).kafka
+    assert kafka.registry.url.endswith("registry.example")
+    assert kafka.registry.client == {"basic.auth.user.info": f"user:{SECRET}"}
+    assert SECRET not in repr(kafka)
