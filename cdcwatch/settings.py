@@ -203,7 +203,13 @@ class KafkaSettings(_Section, frozen=True):
 class FileSettings(_Section, frozen=True):
     """The file sink."""
 
-    path: Annotated[str, says("not in this version")] = "deadlines.jsonl"
+    path: Annotated[str, Meta(min_length=1), says("on a disk of this machine; beside it <path>.lock")] = (
+        "deadlines.jsonl"
+    )
+    rotate_bytes: Annotated[
+        int, Meta(ge=0), says("a file of that size becomes <path>.000001 and so on; 0: it grows without end")
+    ] = 268_435_456
+    keep_files: Annotated[int, Meta(ge=0), says("of those that are full, the newest; 0: all")] = 0
 
 
 class RedisSettings(_Section, frozen=True):

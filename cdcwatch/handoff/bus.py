@@ -105,4 +105,8 @@ def bus_of(settings: Settings) -> Bus | None:
         from cdcwatch.handoff.kafka_bus import KafkaBus  # noqa: PLC0415
 
         return KafkaBus(settings)
+    if kind == "file":
+        from cdcwatch.handoff.file_bus import FileBus  # noqa: PLC0415
+
+        return FileBus(settings)
     return None

@@ -31,7 +31,7 @@ class SinkLookout(threading.Thread):
     def __init__(
         self, outbox: Outbox, why_unreachable: Callable[[], str], *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """`why_unreachable` asks the broker, for some seconds at most; empty: it answers."""
+        """`why_unreachable` asks it, for some seconds at most; empty: it answers."""
         super().__init__(name="sink lookout", daemon=True)  # a question to a broker that is away can't be interrupted
         self._outbox, self._why_unreachable, self._now_s = outbox, why_unreachable, now_s
         self._stop_requested = threading.Event()
@@ -67,7 +67,7 @@ class SinkLookout(threading.Thread):
         outbox, why = self._outbox, self._why_unreachable()
         if self._silent_s() <= SILENT_S or outbox.is_sink_failing or self._stop_requested.is_set():
             return  # it came back while it was asked, or somebody has told
-        said = f"broker unreachable: {why}" if why else "the broker answers, and acknowledges nothing"
+        said = f"unreachable: {why}" if why else "it answers, and acknowledges nothing"
         _log.warning(
             "sink: %s; %s in flight, none acknowledged for %.0f s; nothing is confirmed, orders are closed meanwhile",
             said,

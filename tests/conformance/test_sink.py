@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +17,13 @@ from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import CANCELLED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row, Unreadable
 from cdcwatch.errors import UnavailableError
+from cdcwatch.handoff.file import FileSink
+from cdcwatch.handoff.file_tail import FileTail
 from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.handoff.sink import Batch, FencedError, NoSink
-from cdcwatch.settings import KafkaSettings
+from cdcwatch.settings import FileSettings, KafkaSettings
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.fakes.table import WATCHED
 from tests.murmur2 import partition_of
@@ -36,7 +39,8 @@ IN_TIME_S = 30
 
 
 class FakeWorld:
-    publishes = True
+    publishes = has_headers = True
+    partitions = PARTITIONS
 
     def __init__(self, *, is_exact):
         self.is_exact = is_exact
@@ -74,7 +78,8 @@ class CutAfterCommit:
 
 
 class KafkaWorld:
-    publishes = True
+    publishes = has_headers = True
+    partitions = PARTITIONS
 
     def __init__(self, kafka, topic, *, is_exact):
         self.is_exact = is_exact
@@ -100,6 +105,46 @@ class KafkaWorld:
         assert sink._producer.flush(IN_TIME_S) == 0
 
 
+class FileWorld:
+    publishes = is_exact = True
+    partitions = 1
+    has_headers = False
+
+    def __init__(self, directory):
+        self.settings = FileSettings(path=str(directory / "deadlines.jsonl"))
+        self.sinks = []
+
+    def sink(self, slot=SLOT):
+        made = FileSink(self.settings, slot)
+        self.sinks.append(made)
+        return made
+
+    def records(self):
+        return self._read(dead=False)
+
+    def dead(self):
+        return [(record.key, record.value) for record in self._read(dead=True)]
+
+    def _read(self, *, dead):
+        tail = FileTail(self.settings, dead=dead)
+        found = [Found(record.partition, record.key, record.value, []) for record in tail.so_far()]
+        tail.close()
+        return found
+
+    def cut_after_commit(self, sink):
+        write = sink._write
+
+        def written(events, progress):
+            sink._write = write
+            write(events, progress)
+            raise OSError(errno.EIO, "the answer is lost")
+
+        sink._write = written
+
+    def push(self, sink):
+        """What is written is written."""
+
+
 class NoWorld:
     publishes = False
     is_exact = True
@@ -108,7 +153,7 @@ class NoWorld:
         return NoSink(START)
 
 
-EXACT = ["exactly once", "fake exactly once"]
+EXACT = ["exactly once", "fake exactly once", "file"]
 PUBLISHING = [*EXACT, "at least once", "fake at least once"]
 
 
@@ -116,6 +161,12 @@ PUBLISHING = [*EXACT, "at least once", "fake at least once"]
 def made(request):
     if request.param == "none":
         yield NoWorld()
+        return
+    if request.param == "file":
+        world = FileWorld(request.getfixturevalue("tmp_path"))
+        yield world
+        for sink in world.sinks:
+            sink.close()
         return
     is_exact = request.param.endswith("exactly once")
     if request.param.startswith("fake"):
@@ -228,8 +279,8 @@ def test_events_stand_in_order_in_their_keys_partition(publishing):
     records = publishing.records()
     assert Counter(record.value for record in records) == Counter(event.value for event in sent)
     for record in records:
-        assert record.partition == partition_of(record.key, PARTITIONS)
-        assert record.headers == [("content-type", CONTENT_TYPE)]
+        assert record.partition == partition_of(record.key, publishing.partitions)
+        assert record.headers == ([("content-type", CONTENT_TYPE)] if publishing.has_headers else [])
     for key in {event.key for event in sent}:
         assert [record.value for record in records if record.key == key] == [
             event.value for event in sent if event.key == key
@@ -403,9 +454,9 @@ def test_a_truncate_reaches_every_partition(publishing):
     records = publishing.records()
     copies = [record for record in records if record.key is None]
     assert sorted((copy.partition, orjson.loads(copy.value)["id"]) for copy in copies) == [
-        (partition, f"0/2000-2-p{partition}") for partition in range(PARTITIONS)
+        (partition, f"0/2000-2-p{partition}") for partition in range(publishing.partitions)
     ]
-    home = partition_of(b"1", PARTITIONS)
+    home = partition_of(b"1", publishing.partitions)
     assert [record.key for record in records if record.partition == home] == [b"1", None, b"1"]
 
 

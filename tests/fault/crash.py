@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg.conninfo import make_conninfo
 
 from cdcwatch.failpoints import EXIT_CODE, VARIABLE
-from tests.oracle.subscriber import assert_nothing_confirmed_early, sent_ends
+from tests.oracle.subscriber import assert_nothing_confirmed_early
 from tests.oracle.traffic import Traffic
 from tests.oracle.world import Process
 from tests.waiting import wait_until
@@ -119,7 +119,7 @@ class Crashes:
         """What is confirmed now, and how far a subscriber can read now."""
         world = self._world
         confirmed_lsn = world.confirmed_lsn()
-        self._sightings.append((at, confirmed_lsn, sent_ends(world.bootstrap_servers, world.topic)))
+        self._sightings.append((at, confirmed_lsn, world.sent_ends()))
 
     def recovered(self, *, exactly_once: bool = True) -> list[Record]:
         """A plain start brings everything in order: the oracle's verdict on all that happened."""

@@ -30,6 +30,7 @@ from tests.fault.crash import (
     terminate_walsender,
 )
 from tests.fault.test_claim_crashes import CLAIMS
+from tests.fault.test_file_sink import CRASHES as FILE
 from tests.oracle.world import World
 from tests.slots import QUIET
 from tests.waiting import wait_until
@@ -297,5 +298,6 @@ def test_crashed_while_a_slot_is_made(database: Database, slot: str, tmp_path: P
 
 def test_every_failpoint_is_reached_above() -> None:
     points = [*ENDINGS, *SURVIVED, *INSIDE_AN_INSERT, *INSIDE_A_SPIKE, *AT_LEAST_ONCE, *sum(FIRST_READ, ())]
-    elsewhere = {"kafka.dead_letter", "slot.publication_made", "slot.made"} | {point.name for point in CLAIMS}
+    elsewhere = {"kafka.dead_letter", "slot.publication_made", "slot.made"}
+    elsewhere |= {point.name for point in (*CLAIMS, *FILE)}
     assert {point.name for point in points} | elsewhere == set(NAMES)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.oracle.ledger import closes, read_ledger
-from tests.oracle.subscriber import assert_nothing_confirmed_early, sent_ends
+from tests.oracle.subscriber import assert_nothing_confirmed_early
 from tests.oracle.traffic import Traffic
 from tests.oracle.world import World
 
@@ -58,6 +58,6 @@ def killed_again_and_again(world: World, choose: random.Random, seed: int) -> li
             threading.Event().wait(choose.uniform(0, 0.7))
             process.kill()
             confirmed_lsn = world.confirmed_lsn()
-            sightings.append((confirmed_lsn, sent_ends(world.bootstrap_servers, world.topic)))
+            sightings.append((confirmed_lsn, world.sent_ends()))
     assert traffic.committed > 100
     return sightings

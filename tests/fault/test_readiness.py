@@ -68,9 +68,7 @@ def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
                 lock_an_open_order(world, locker)
                 wait_for("the closer tells", lambda state: "others hold it locked" in state["closer"]["reason"])
                 state = wait_for("the sink tells", lambda state: "not been acknowledged" in state["sink"]["reason"])
-                (told,) = wait_until(
-                    lambda: lines(world, "sink: broker unreachable: Kafka: "), 30, "the log tells it once"
-                )
+                (told,) = wait_until(lambda: lines(world, "sink: unreachable: Kafka: "), 30, "the log tells it once")
             finally:
                 os.kill(own_kafka.pid, signal.SIGCONT)
             assert told["level"] == "warning"
@@ -85,7 +83,7 @@ def test_it_is_not_ready_while_broker_or_table_do_not_answer_and_says_which(
             world.wait_nothing_due()
             world.wait_confirmed()
             wait_until(lambda: lines(world, "sink: it acknowledges again, after "), 30, "the log tells its return")
-            assert len(lines(world, "sink: broker unreachable: ")) == 1
+            assert len(lines(world, "sink: unreachable: ")) == 1
             (taken,) = lines(world, f"the slot {world.slot} is ours")
             assert {"slot", "lsn"} <= set(taken)
         world.judge()

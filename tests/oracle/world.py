@@ -19,7 +19,7 @@ from cdcwatch.local.process import free_port
 from cdcwatch.lsn import parse_lsn
 from tests.command import cdcwatch, write_configuration
 from tests.oracle.ledger import CLAIMED, OPEN, SCHEMA, assert_closes, expected_events, read_ledger
-from tests.oracle.subscriber import Record, assert_topic, read_topic
+from tests.oracle.subscriber import Record, assert_topic, read_topic, sent_ends
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -230,6 +230,10 @@ class World:
     def events(self) -> list[Record]:
         """Its records but for those of gaps."""
         return [record for record in self.records() if not record.is_gap]
+
+    def sent_ends(self) -> dict[int, int]:
+        """As of `sent_ends`: of the topic's partitions."""
+        return sent_ends(self.bootstrap_servers, self.topic)
 
     def wait_topic_committed(self) -> None:
         """Until no transaction of the topic is open, so that a subscriber sees all there is."""

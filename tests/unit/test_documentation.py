@@ -31,6 +31,7 @@ OTHERS = {
     "git": "where the project is cloned from is everybody's own matter",
     "jq": "reads what cdcwatch prints; not everywhere installed",
     "xxd": "the same",
+    "tail": "follows a file without end",
     "journalctl": "no systemd in a test",
     "systemctl": "no systemd in a test; the unit is looked at in test_deployment.py",
     "kafka-acls.sh": "Kafka's scripts are not in its jars; tests/integration/test_kafka_rights.py grants the same by the admin client",

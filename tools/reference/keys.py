@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NAMES = {types.StrType: "text", types.IntType: "integer", types.FloatType: "number", types.BoolType: "true or false"}
 _COMMENT_FROM = 34
-NOT_BUILT = {"file", "redis"}
+NOT_BUILT = {"redis"}
 """Sections and values that the settings know and this version refuses: not shown."""
 
 

@@ -57,7 +57,7 @@ def test_an_outage_is_told_once_within_seconds_and_its_end_once(
     world.pass_s(30)
     (said,) = caplog.records
     assert said.getMessage() == (
-        "sink: broker unreachable: Kafka: no broker can be reached; 2 events in flight, none acknowledged for 4 s;"
+        "sink: unreachable: Kafka: no broker can be reached; 2 events in flight, none acknowledged for 4 s;"
         " nothing is confirmed, orders are closed meanwhile"
     )
     assert (said.lsn, said.reason, world.asked) == ("0/0", world.why, 1)  # type: ignore[attr-defined]

@@ -1,0 +1,264 @@
+"""Reads the journal as any subscriber would: committed lines only, from one file on into the next."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cdcwatch.errors import PreconditionError, UnavailableError
+from cdcwatch.handoff import segments
+from cdcwatch.handoff.journal import PARTITION, read_line
+from cdcwatch.handoff.record import Record
+from cdcwatch.instant import read_instant, to_unix_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cdcwatch.settings import FileSettings
+
+_LOOK_S: Final = 0.02
+_BLOCK_BYTES: Final = 1 << 20
+_BYTES_A_RECORD: Final = 600
+_AGAIN: Final = 5
+_TIME: Final = b',"time":"'
+
+
+class _Segment(NamedTuple):
+    """An open file of the journal, and where its committed lines end."""
+
+    descriptor: int
+    inode: int
+    base: int
+    """Bytes of the files before it."""
+    end: int
+
+
+class FileTail:
+    """Not for several threads; `close` lets go of the files."""
+
+    def __init__(
+        self,
+        settings: FileSettings,
+        topic: str = "",
+        *,
+        dead: bool = False,
+        takes_unnamed: bool = False,
+        is_ended: Callable[[], bool] = lambda: False,
+        wanted: Callable[[Record], bool] | None = None,
+    ) -> None:
+        """PreconditionError without the file. `topic`: of lines that name one; empty: all lines.
+
+        `takes_unnamed`: lines that name none, too.
+        """
+        self.topic, self.read_count = topic, 0
+        self._dead, self._takes_unnamed, self._is_ended, self._wanted = dead, takes_unnamed, is_ended, wanted
+        self._path = Path(settings.path).absolute()
+        self._segments = self._opened()
+        self._at = sum(self._segments[-1][2:4])
+        """Where following goes on, in bytes of the whole journal."""
+
+    def close(self) -> None:
+        """Lets go."""
+        for segment in self._segments:
+            os.close(segment.descriptor)
+        self._segments = []
+
+    def so_far(self) -> Iterator[Record]:
+        """Every record up to the opening."""
+        self.read_count = 0
+        for segment in self._segments:
+            yield from self._records(segment, 0)
+
+    def last(self, count: int) -> list[Record]:
+        """The last `count`, in order."""
+        self.read_count = 0
+        found: deque[Record] = deque(maxlen=count)
+        if not count:
+            return []
+        span = count * _BYTES_A_RECORD
+        for segment in reversed(self._segments):
+            records: list[Record] = []
+            while True:
+                start = max(0, segment.end - span)
+                records = list(self._records(segment, self._line_after(segment, start)))
+                if not start or len(records) >= count - len(found):
+                    break
+                span *= 4
+            found.extendleft(reversed(records[-(count - len(found)) :]))
+            if len(found) >= count:
+                break
+        return list(found)
+
+    def about(self, key: bytes, count: int, scan_records: int) -> list[Record]:
+        """As of `Tail`; looks at whole files from the newest on, until `scan_records` were seen."""
+        self.read_count = 0
+        found: list[Record] = []
+        for segment in reversed(self._segments):
+            here = [one for one in self._records(segment, 0) if one.is_about_all or one.key == key]
+            found = here + found
+            if sum(not one.is_about_all for one in found) >= count or self.read_count >= scan_records:
+                break
+        return found[-count:]
+
+    def follow(self) -> None:
+        """What was committed since the opening comes first."""
+
+    def came(self, wait_s: float) -> Record | None:
+        """The next record; None where none comes in that time."""
+        give_up_s = time.monotonic() + wait_s
+        while not self._is_ended():
+            for record in self._new():
+                return record
+            left_s = give_up_s - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(min(_LOOK_S, left_s))
+        return None
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def _new(self) -> Iterator[Record]:
+        """Of what was committed since `_at`; that moves with each."""
+        segment = self._grown(self._segments[-1])
+        start = self._at - segment.base
+        for offset, line in _lines(segment.descriptor, start, segment.end):
+            self._at = segment.base + offset + len(line)
+            record = self._record(segment, offset, line)
+            if record is not None:
+                yield record
+        if self._is_left(segment):
+            self._move_on(segment)
+
+    def _grown(self, segment: _Segment) -> _Segment:
+        size = os.fstat(segment.descriptor).st_size
+        if size > segment.end:
+            end = segments.committed_end(segment.descriptor, size, segment.end)
+            segment = segment._replace(end=end)
+            self._segments[-1] = segment
+        return segment
+
+    def _is_left(self, segment: _Segment) -> bool:
+        """Whether the writer has gone on in another file; all of this one was read."""
+        try:
+            moved = self._path.stat().st_ino != segment.inode
+        except FileNotFoundError:
+            return False  # moved away by somebody
+        return moved and os.fstat(segment.descriptor).st_size == segment.end
+
+    def _move_on(self, before: _Segment) -> None:
+        """On to the file behind that one; where that is gone, to the oldest there is."""
+        fresh = self._opened()
+        place = next((at for at, one in enumerate(fresh) if one.inode == before.inode), -1)
+        following = fresh[place + 1 :]
+        if not following:
+            for one in fresh:
+                os.close(one.descriptor)
+            return
+        base = before.base + before.end
+        for one in self._segments:
+            os.close(one.descriptor)
+        for one in (*fresh[: place + 1], *following[1:]):
+            os.close(one.descriptor)
+        self._segments = [following[0]._replace(base=base)]
+        self._at = base
+
+    def _records(self, segment: _Segment, start: int) -> Iterator[Record]:
+        for offset, line in _lines(segment.descriptor, start, segment.end):
+            if self._is_ended():
+                return
+            record = self._record(segment, offset, line)
+            if record is not None:
+                yield record
+
+    def _record(self, segment: _Segment, offset: int, line: bytes) -> Record | None:
+        told = read_line(line)
+        if told is None or told.is_dead is not self._dead:
+            return None
+        if self.topic and told.topic != self.topic and not (self._takes_unnamed and not told.topic):
+            return None
+        self.read_count += 1
+        record = Record(PARTITION, segment.base + offset, _timestamp_ms(told.value), told.value, told.key)
+        return record if self._wanted is None or self._wanted(record) else None
+
+    def _line_after(self, segment: _Segment, start: int) -> int:
+        """Where the first line begins from there on."""
+        if not start:
+            return 0
+        for offset, line in _lines(segment.descriptor, start, segment.end):
+            return offset + len(line)
+        return segment.end
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> list[_Segment]:
+        """All of them, the oldest first; again where one was moved meanwhile."""
+        for _ in range(_AGAIN):
+            names = [*segments.numbered(self._path), self._path] if self._path.parent.is_dir() else [self._path]
+            descriptors: list[int] = []
+            try:
+                descriptors = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
+                if [*segments.numbered(self._path), self._path] == names:
+                    return self._measured(descriptors)
+            except FileNotFoundError:
+                if not segments_there(self._path):
+                    raise PreconditionError(
+                        f"there is no file {self._path}",
+                        remedy="start `cdcwatch run`, which makes it, or mend file.path",
+                    ) from None
+            except OSError as error:
+                raise PreconditionError(
+                    f"{self._path} can't be read: {os.strerror(error.errno or 0)}",
+                    remedy="read it as the user that writes it, or give this one the right to read",
+                ) from error
+            for descriptor in descriptors:
+                os.close(descriptor)
+        raise UnavailableError(f"{self._path} is rotated all the time", remedy="file.rotate_bytes is too small")
+
+    def _measured(self, descriptors: list[int]) -> list[_Segment]:
+        found: list[_Segment] = []
+        base = 0
+        for descriptor in descriptors:
+            facts = os.fstat(descriptor)
+            if found and facts.st_ino == found[-1].inode:  # a rotation that has only begun: two names
+                os.close(descriptor)
+                continue
+            if not base:
+                segments.require_journal(descriptor, self._path)
+            end = segments.committed_end(descriptor, facts.st_size)
+            found.append(_Segment(descriptor, facts.st_ino, base, end))
+            base += end
+        return found
+
+
+def segments_there(path: Path) -> bool:
+    """Whether anything of a journal is there."""
+    return path.parent.is_dir() and (path.exists() or bool(segments.numbered(path)))
+
+
+def _lines(descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of every whole line."""
+    at, rest = start, b""
+    while at < end:
+        block = os.pread(descriptor, min(_BLOCK_BYTES, end - at), at)
+        if not block:
+            return
+        offset, at = at - len(rest), at + len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield offset, line + b"\n"
+            offset += len(line) + 1
+
+
+def _timestamp_ms(value: bytes) -> int:
+    """The event's own time; 0 of a dead letter."""
+    at = value.find(_TIME)  # within a JSON string the quotes would be escaped
+    if at < 0:
+        return 0
+    begin = at + len(_TIME)
+    try:
+        return int((to_unix_s(read_instant(value[begin : value.index(b'"', begin)].decode())) or 0) * 1000)
+    except ValueError:
+        return 0
