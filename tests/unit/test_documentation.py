@@ -21,7 +21,7 @@ from tests.pages import PAGES, ROOT, Block, blocks, commands, inline_commands
 if TYPE_CHECKING:
     from pathlib import Path
 
-LANGUAGES = {"sh", "sql", "toml", "json", "http", "text", "mermaid"}
+LANGUAGES = {"sh", "sql", "toml", "json", "http", "text", "mermaid", "python", "java", "go", "ksql", "properties"}
 # Programs that are not run and not looked at further, each with the reason.
 OTHERS = {
     ".": "the shell's own",
@@ -37,6 +37,7 @@ OTHERS = {
     "kafka-acls.sh": "Kafka's scripts are not in its jars; tests/integration/test_kafka_rights.py grants the same by the admin client",
     "kafka-topics.sh": "the same; test_kafka_rights.py",
     "pre-commit": "its hooks are make check's, see test_deployment.py",
+    "kcat": "tests/integration/test_consumers.py runs it",
     "page-the-dba": "stands for whatever a site has",
 }
 INSTALL_VARIABLES = set(re.findall(r"^--     (\w+)=", (ROOT / "sql/install.sql").read_text(), re.MULTILINE))
