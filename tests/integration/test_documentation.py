@@ -168,6 +168,7 @@ def _run_on(server: LocalPostgres, those: list[Block]) -> None:
         try:
             _psql(server, SHOP)
             _psql(server, f"\\i {ROOT}/sql/install.sql", "-v", "identity=on")
+            _psql(server, f"\\i {ROOT}/sql/install_consume.sql")
             for block in those:
                 _psql(server, block.text, place=block.place)
         finally:

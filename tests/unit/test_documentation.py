@@ -5,6 +5,8 @@ The quickstart is run as it stands, and all SQL, in tests/integration/test_docum
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import re
 import tomllib
@@ -139,6 +141,15 @@ def test_a_toml_block_is_configuration(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", _of("json"))
 def test_a_json_block_is_json(block: Block) -> None:
     assert isinstance(json.loads(block.text), dict)
+
+
+@pytest.mark.parametrize("block", _of("python"))
+def test_a_python_block_is_python_and_what_it_takes_from_cdcwatch_is_there(block: Block) -> None:
+    tree = ast.parse(block.text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cdcwatch"):
+            module = importlib.import_module(node.module or "")
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == [], block.place
 
 
 WRONG = [

@@ -13,7 +13,7 @@ from cdcwatch.queries import query, script
 PACKAGE = Path(cdcwatch.__file__).parent
 SQL = PACKAGE.parent / "sql"
 READERS = {"query", "expression"}
-SCRIPTS = {"install"}  # for psql: no blocks
+SCRIPTS = {"install", "install_consume"}  # for psql: no blocks
 
 
 def _named() -> list[tuple[str, str]]:
