@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.settings import alternatives
+from cdcwatch.settings import PATTERNS_IN_WORDS, TOPIC_NAME, alternatives
 from cdcwatch.zone import Zone
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def require_coherent(settings: Settings) -> None:
     """ConfigurationError for what no single key can tell."""
     for one in settings.each():
         _check_table(one)
+    _check_topic_names(settings)
     _check_topics(settings)
     _check_registry(settings)
 
@@ -94,6 +95,15 @@ def _check_registry(settings: Settings) -> None:
         )
 
 
+def _check_topic_names(settings: Settings) -> None:
+    """A stream's name may have what a Kafka topic's may not."""
+    for entry in settings.tables if settings.sink.kind == "kafka" else ():
+        if entry.topic is not None and not re.fullmatch(TOPIC_NAME, entry.topic):
+            raise ConfigurationError(
+                f"table.topic {entry.topic!r} is no name of a Kafka topic", remedy=PATTERNS_IN_WORDS[TOPIC_NAME]
+            )
+
+
 def _check_topics(settings: Settings) -> None:
     """Of several tables: each has its own, and none is named as what belongs to another."""
     if len(settings.tables) <= 1:
@@ -104,9 +114,13 @@ def _check_topics(settings: Settings) -> None:
                 f"table[{place}].topic is missing: each of several tables has a topic of its own",
                 remedy=f'name it under the [[table]] of {entry.name}: topic = "…"',
             )
-    ours = [f"{settings.kafka.topic}.progress"]
+    in_redis = settings.sink.kind == "redis"
+    first = settings.redis.stream if in_redis else settings.kafka.topic
+    ours = [f"{first}.progress", *([f"{first}.owner"] if in_redis else [])]
     for entry in settings.tables:
         ours += [f"{entry.topic}", f"{entry.topic}.dead"]
+        if in_redis and settings.redis.partitions > 1:
+            ours += [f"{entry.topic}.{number}" for number in range(settings.redis.partitions)]
     twice = sorted({name for name in ours if ours.count(name) > 1})
     if twice:
         raise ConfigurationError(

@@ -23,14 +23,17 @@ def says(description: str) -> Meta:
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
-_SLOT_NAME, _TOPIC_NAME, _ADDRESS = r"^[a-z0-9_]{1,63}$", r"^[a-zA-Z0-9._-]{1,240}$", r"^(.*:\d{1,5})?$"
+_STREAM_NAME = r"^[a-zA-Z0-9._:{}-]{1,240}$"
+_SLOT_NAME, TOPIC_NAME, _ADDRESS = r"^[a-z0-9_]{1,63}$", r"^[a-zA-Z0-9._-]{1,240}$", r"^(.*:\d{1,5})?$"
 PATTERNS_IN_WORDS = {
     _SLOT_NAME: "lower-case letters, digits and _, at most 63",
-    _TOPIC_NAME: "letters, digits, dots, _ and -, at most 240",
+    TOPIC_NAME: "letters, digits, dots, _ and -, at most 240",
+    _STREAM_NAME: "letters, digits, dots, colons, braces, _ and -, at most 240",
     _ADDRESS: "host:port, or an empty text for none",
 }
 SlotName = Annotated[str, Meta(pattern=_SLOT_NAME)]
-TopicName = Annotated[str, Meta(pattern=_TOPIC_NAME)]
+TopicName = Annotated[str, Meta(pattern=TOPIC_NAME)]
+StreamName = Annotated[str, Meta(pattern=_STREAM_NAME)]
 
 
 class _Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=False):
@@ -124,7 +127,9 @@ class CloseSettings(_Section, frozen=True):
 class TableEntry(TableSettings, frozen=True):
     """One of `[[table]]`: the keys of [table], a topic of its own, and a close rule of its own."""
 
-    topic: Annotated[TopicName | None, says("of this table's events; with several tables each names its own")] = None
+    topic: Annotated[
+        StreamName | None, says("of this table's events, in Redis a stream; with several tables each names its own")
+    ] = None
     close: Annotated[CloseSettings | None, says("this table's close rule, of the keys of [close]; absent: [close]")] = (
         None
     )
@@ -213,10 +218,26 @@ class FileSettings(_Section, frozen=True):
 
 
 class RedisSettings(_Section, frozen=True):
-    """The Redis sink."""
+    """Streams in Redis."""
 
-    url: Annotated[str, says("not in this version")] = "redis://localhost:6379/0"
-    stream: Annotated[str, says("not in this version")] = "orders.deadlines"
+    url: Annotated[
+        str,
+        Meta(min_length=1),
+        says("redis://user:password@host:6379/0; rediss:// for TLS; redis-py's options after ?"),
+    ] = "redis://localhost:6379/0"
+    stream: Annotated[
+        StreamName, says("of the events; of several partitions <stream>.0 and so on; other keys of ours begin with it")
+    ] = "orders.deadlines"
+    partitions: Annotated[
+        int,
+        Meta(ge=1, le=256),
+        says("streams a table; an order's events stand in one of them; not to be changed later"),
+    ] = 1
+    max_age_s: Annotated[Seconds, says("older events are trimmed; 0: never; see docs/sinks.md")] = 0
+    require_fsync: Annotated[bool, says("false: go on with a Redis that may lose the last second when it crashes")] = (
+        True
+    )
+    group: Annotated[str, Meta(max_length=255), says("of --role close; empty: cdcwatch.<slot>")] = ""
 
     def __repr__(self) -> str:
         return f"RedisSettings(url=…, stream={self.stream!r})"
@@ -271,6 +292,17 @@ class Settings(_Section, frozen=True):
         none = msgspec.structs.replace(self.close, action="none")
         tables = tuple(msgspec.structs.replace(entry, close=None) for entry in self.tables)
         return msgspec.structs.replace(self, close=none, tables=tables)
+
+    @property
+    def topic(self) -> str:
+        """Where the table's events go, by the name that the sink has for it: a topic, a stream."""
+        own = self.tables[0].topic if self.tables else None
+        return own or (self.redis.stream if self.sink.kind == "redis" else self.kafka.topic)
+
+    @property
+    def topic_noun(self) -> str:
+        """What `topic` names, in a word."""
+        return "stream" if self.sink.kind == "redis" else "topic"
 
     def for_events(self) -> KafkaSettings:
         """[kafka] with the table's own topic. `kafka` itself names the slot's: progress and transactional id."""

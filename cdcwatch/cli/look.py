@@ -124,9 +124,9 @@ def _buses(settings: "Settings", table: str | None, topic: str | None) -> "list[
     from cdcwatch.handoff.bus import bus_of
 
     each = [of_table(settings, table)] if table is not None else settings.each()
-    chosen = [one for one in each if topic in {None, one.for_events().topic}]
+    chosen = [one for one in each if topic in {None, one.topic}]
     if not chosen:
-        names = ", ".join(one.for_events().topic for one in each)
+        names = ", ".join(one.topic for one in each)
         raise ConfigurationError(f"no table's topic is {topic}", remedy=f"--topic takes one of: {names}")
     buses = [bus for bus in map(bus_of, chosen) if bus is not None]
     if not buses:

@@ -54,10 +54,8 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
     """The settings from the nearest `-c` there is: the command's own, its group's, the program's.
 
     Tells on stderr when nothing at all was configured: what fails then speaks of a database nobody named.
-    ConfigurationError for what is no configuration, and for a sink that this version lacks.
+    ConfigurationError for what is no configuration.
     """
-    from cdcwatch.pipeline.built import require_sink_built
-
     place: Any = context  # typer's own context and the ones above it are of two types
     while config is None and place.parent is not None:
         place = place.parent
@@ -65,6 +63,4 @@ def settings_of(context: typer.Context, config: Path | None) -> Settings:
         config = None if named is None else Path(named)  # of the contexts above some versions of typer hold the text
     if is_unconfigured(config):
         print(f"no {DEFAULT_PATH} in this directory, no -c FILE: every key has its default", file=sys.stderr)
-    settings = load_settings(config)
-    require_sink_built(settings)
-    return settings
+    return load_settings(config)

@@ -65,13 +65,13 @@ def _alarms(told: dict[str, Any], width: int) -> list[Text]:
 
 def _stages(told: dict[str, Any]) -> Table:
     """Slot, topic, heap and close side by side: those that the role has."""
-    parts = told["parts"]
+    parts, noun = told["parts"], told.get("topic_noun", "topic").capitalize()
     stages: list[tuple[str, tuple[str, ...], dict[str, Any] | None]] = []
     if told["sink"] is not None:
-        stages += [("Slot", _slot_lines(told), parts["reader"]), ("Topic", _sink_lines(told), parts["sink"])]
+        stages += [("Slot", _slot_lines(told), parts["reader"]), (noun, _sink_lines(told), parts["sink"])]
     elif "subscriber" in parts:
         heard = f"{told['totals']['heard']:,.0f} heard"
-        stages.append(("Topic", (f"{_rated(told, 'heard')} records/s", heard), parts["subscriber"]))
+        stages.append((noun, (f"{_rated(told, 'heard')} records/s", heard), parts["subscriber"]))
     if "closer" in parts:
         stages += [("Heap", _heap_lines(told), None), ("Close", _close_lines(told), parts["closer"])]
     table = Table.grid(padding=(0, 2, 0, 0), expand=False)

@@ -80,7 +80,7 @@ def _print_plan(plan: "Recovery", settings: "Settings") -> None:
         print(f"  {statement}")
     if settings.sink.kind != "none":
         for one in settings.each():
-            print(f"  read {one.for_events().topic} to its end, and the open orders of {one.table.name}")
+            print(f"  read {one.topic} to its end, and the open orders of {one.table.name}")
         print("  publish the gap as a stream.gap event, then as snapshot events what the topic lacks:")
         print("  deadlines that it doesn't have, and the end of those that it takes for open")
 

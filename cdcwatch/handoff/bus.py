@@ -109,4 +109,8 @@ def bus_of(settings: Settings) -> Bus | None:
         from cdcwatch.handoff.file_bus import FileBus  # noqa: PLC0415
 
         return FileBus(settings)
+    if kind == "redis":
+        from cdcwatch.handoff.redis.bus import RedisBus  # noqa: PLC0415
+
+        return RedisBus(settings)
     return None

@@ -123,6 +123,7 @@
     const reads = told.role === "all" || told.role === "read", hears = told.role === "close";
     by("slot").hidden = !reads;
     by("topic").hidden = !reads && !hears;
+    write(by("topic").querySelector("h3"), told.topic_noun === "stream" ? "Stream" : "Topic");
     by("heap").hidden = by("close").hidden = told.role === "read" || !parts.closer;
     if (reads) {
       stage("slot", rate(rates && rates.changes), rates && rates.changes, [

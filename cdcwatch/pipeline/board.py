@@ -94,6 +94,7 @@ class Board:
             "alarms": self._alarms(parts),
             "slot": self._slot_figures(),
             "sink": self._sink_figures(),
+            "topic_noun": self._settings.topic_noun,
             "totals": {**totals, "closes_by_outcome": _summed(closes), "events_by_type": self._events_by_type()},
             "rates": self._rates({**totals, **{f"closed {name}": of.get("closed", 0) for name, of in closes.items()}}),
             "lateness": self._lateness(),
@@ -109,8 +110,7 @@ class Board:
         if self.watches:
             return [watch.shown for watch in self.watches]
         return [
-            Shown(one.table.name, one.for_events().topic, one.close.action, agenda, columns)
-            for one, agenda, columns in self._shown
+            Shown(one.table.name, one.topic, one.close.action, agenda, columns) for one, agenda, columns in self._shown
         ]
 
     def _totals(self) -> dict[str, float]:

@@ -123,7 +123,7 @@ def judge_subscriber(signs: SubscriberSigns | None) -> Part:
         (signs.stepped_age_s > STUCK_S, f"its thread has been stuck for {signs.stepped_age_s:.0f} s"),
         (bool(signs.last_error), signs.last_error),
         (not signs.has_joined, "joining the consumer group"),
-        (age_s > STUCK_S, f"no broker has answered for {age_s:.0f} s"),
+        (age_s > STUCK_S, f"brokers or Redis have not answered for {age_s:.0f} s"),
         (waiting_s > SINK_S, f"behind: the topic's end was last reached {waiting_s:.0f} s ago"),
         (bool(signs.stranger), f"the topic tells of {signs.stranger} alone, not of this table: {STRANGER_REMEDY}"),
     )

@@ -271,7 +271,9 @@ class Subscriber(threading.Thread):
         self._asked_s = 0.0
         if is_gone and not self._answers():
             self._held |= frozenset(partitions)
-            _log.warning("subscriber: Kafka is away, and the membership with it; closing goes on with what is known")
+            _log.warning(
+                "subscriber: the topic is away, and the membership with it; closing goes on with what is known"
+            )
             return
         self._drop(frozenset(partitions))
         said = "the group went on without us and has" if is_gone else "gave up"

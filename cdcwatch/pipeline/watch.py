@@ -38,7 +38,7 @@ class Watch:
     def __init__(self, settings: Settings, table: WatchedTable, *, wake: Callable[[], None]) -> None:
         """`settings`: with this table's own. `wake` ends the reader's wait."""
         self.table, self.rule = table, DeadlineRule(table)
-        self.topic = settings.for_events().topic
+        self.topic = settings.topic
         self.mark = TableMark(table.oid, table.qualified_name, table.publication)
         self._settings, self._inquiry = settings, Inquiry(settings)
         self.name = settings.table.name

@@ -24,6 +24,7 @@ from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.handoff.sink import Batch, FencedError, NoSink
 from cdcwatch.settings import FileSettings, KafkaSettings
+from tests.conformance.redis_world import RedisWorld
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.fakes.table import WATCHED
 from tests.murmur2 import partition_of
@@ -153,7 +154,7 @@ class NoWorld:
         return NoSink(START)
 
 
-EXACT = ["exactly once", "fake exactly once", "file"]
+EXACT = ["exactly once", "fake exactly once", "file", "redis exactly once"]
 PUBLISHING = [*EXACT, "at least once", "fake at least once"]
 
 
@@ -172,7 +173,11 @@ def made(request):
     if request.param.startswith("fake"):
         yield FakeWorld(is_exact=is_exact)
         return
-    world = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"), is_exact=is_exact)
+    if request.param.startswith("redis"):
+        server, stream = request.getfixturevalue("redis_server"), request.getfixturevalue("stream")
+        world = RedisWorld(server, stream, PARTITIONS)
+    else:
+        world = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"), is_exact=is_exact)
     yield world
     for sink in world.sinks:
         sink.close()

@@ -11,7 +11,7 @@ from cdcwatch.cli import check, look
 from cdcwatch.cli.output import bytes_text, duration_text, table_text
 from cdcwatch.errors import CdcwatchError, NotDurableError, PreconditionError, UnavailableError
 from cdcwatch.handoff.record import Record
-from tests.command import Ended, cdcwatch, require_parsable, start_cdcwatch, write_configuration
+from tests.command import cdcwatch, require_parsable, start_cdcwatch, write_configuration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,16 +90,6 @@ def test_a_directory_without_configuration_is_told_beside_what_fails(
         process.communicate(timeout=60)
     (tmp_path / "cdcwatch.toml").write_text('[slot]\nname = "mine"\n')
     assert told not in cdcwatch("pending").err
-
-
-@pytest.mark.parametrize("kind", ["redis"])
-@pytest.mark.parametrize("command", [["check"], ["check", "--role", "sweep"], ["run"], ["slot", "create"], ["recover"]])
-def test_a_sink_that_is_not_built_is_refused_by_whoever_reads_of_it(
-    command: list[str], kind: str, tmp_path: Path
-) -> None:
-    file = write_configuration(tmp_path / "shop.toml", NOWHERE, f'[sink]\nkind = "{kind}"\n')
-    said = f'cdcwatch: sink.kind = "{kind}" is not in this version\nremedy: use "kafka", "file" or "none"\n'
-    assert cdcwatch(*command, "-c", str(file)) == Ended(2, "", said)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,12 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
 from cdcwatch.configuration import load_settings
-from cdcwatch.errors import ConfigurationError
-from cdcwatch.pipeline.built import require_built
 from cdcwatch.settings import Settings
-from tools.reference.keys import NOT_BUILT, defaults, reference
+from tools.reference.keys import defaults, reference
 from tools.reference.pages import out_of_date
 
 ROOT = Path(__file__).parents[2]
@@ -30,17 +27,9 @@ def test_the_defaults_that_the_configuration_page_shows_are_a_file_of_them(tmp_p
     file.write_text(defaults().removeprefix("```toml\n").removesuffix("```\n"))
     assert load_settings(file, {}) == Settings()
     page = reference()
-    for section in set(Settings().__struct_fields__) - {"tables"} - NOT_BUILT:
+    for section in set(Settings().__struct_fields__) - {"tables"}:
         for key in getattr(Settings(), section).__struct_fields__:
             assert f"| `{key}` |" in page or f"### `[{section}.{key}]`" in page, f"[{section}] {key} is not shown"
-
-
-@pytest.mark.parametrize("kind", sorted(NOT_BUILT))
-def test_what_is_left_out_is_refused(kind: str) -> None:
-    settings = msgspec.convert({"sink": {"kind": kind}}, Settings)
-    with pytest.raises(ConfigurationError, match="not in this version"):
-        require_built(settings, "all")
-    assert f"[{kind}]" not in (ROOT / "docs/configuration.md").read_text()
 
 
 def test_every_key_says_what_it_is() -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _NAMES = {types.StrType: "text", types.IntType: "integer", types.FloatType: "number", types.BoolType: "true or false"}
 _COMMENT_FROM = 34
-NOT_BUILT = {"redis"}
-"""Sections and values that the settings know and this version refuses: not shown."""
 
 
 def defaults() -> str:
@@ -44,7 +42,7 @@ def reference() -> str:
 def _sections(model: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
     for field in msgspec.structs.fields(model):
         kind = _bare(types.type_info(field.type))
-        if isinstance(kind, types.StructType) and field.encode_name not in {LIST_OF_TABLES, *NOT_BUILT}:
+        if isinstance(kind, types.StructType) and field.encode_name != LIST_OF_TABLES:
             yield field.encode_name, kind.cls
 
 
@@ -106,8 +104,7 @@ def _words(annotation: Any) -> tuple[Any, ...]:
     """Of a Literal, in its own order (msgspec's sorts them); empty for any other type."""
     if get_origin(annotation) is Annotated:
         return _words(annotation.__origin__)
-    words = get_args(annotation) if get_origin(annotation) is Literal else ()
-    return tuple(word for word in words if word not in NOT_BUILT)
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _toml(value: Any) -> str:
