@@ -53,6 +53,13 @@ def own_redis() -> Iterator[LocalRedis]:
 
 
 @pytest.fixture
+def redis_8() -> Iterator[LocalRedis]:
+    """A server of Redis 8 that flushes once a second."""
+    with services.newer_redis() as server:
+        yield server
+
+
+@pytest.fixture
 def stream(redis_server: services.Redis) -> Iterator[str]:
     """A name for keys on the shared Redis; what begins with it is deleted afterwards."""
     with services.fresh_stream(redis_server) as name:

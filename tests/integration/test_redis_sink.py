@@ -247,6 +247,30 @@ def test_a_server_that_may_lose_events_is_refused(own: RedisSettings, own_redis:
     own_redis.kill()  # it would finish writing its file anew before it stops
 
 
+def test_a_redis_that_flushes_once_a_second_is_waited_for(redis_8: LocalRedis) -> None:
+    settings = RedisSettings(url=redis_8.url)
+    config = Settings(sink=SinkSettings(kind="redis"), redis=settings)
+    with sink_on(settings) as sink:
+        sink.publish_snapshot(EVENTS, progress(1))
+        asked = []
+        for number in (2, 3):
+            sink.publish([batch(number, [event(1, number)])])
+            with opened(settings.url) as client:
+                asked.append(client.info("commandstats")["cmdstat_waitaof"]["calls"])
+        assert asked == [3, 4], "once for the opening, once for the read, once a batch"
+        redis_8.kill()
+        redis_8.start()
+        assert sink.open() == progress(3)
+    checks = {check.name: check for check in redis_checks(config)}
+    assert checks["persistence"].state == "ok"
+    assert "WAITAOF" in checks["persistence"].message
+    with opened(settings.url) as client:
+        client.config_set("appendfsync", "no")
+    with pytest.raises(PreconditionError, match="appendfsync no"):
+        RedisSink(settings, SLOT).open()
+    assert {check.name: check.state for check in redis_checks(config)}["persistence"] == "fail"
+
+
 RIGHTS = re.compile(r"the keys `~orders[^`]*` .*?, and `([^`]*)`\. `\+waitaof`", re.DOTALL)
 
 

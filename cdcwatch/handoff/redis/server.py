@@ -49,8 +49,8 @@ class ServerFacts:
 
     @property
     def can_wait(self) -> bool:
-        """Whether there is WAITAOF."""
-        return self.has_aof and self.version >= _WAITAOF_SINCE
+        """Whether there is WAITAOF, and something that it could wait for: with `appendfsync no` nobody flushes."""
+        return self.has_aof and self.fsync != "no" and self.version >= _WAITAOF_SINCE
 
     @property
     def version_text(self) -> str:
@@ -102,7 +102,8 @@ def require_fit(facts: ServerFacts, settings: RedisSettings) -> bool:
             remedy="use Redis 7.2 or later, or redis.require_fsync = false: a crash of Redis may then lose a second",
         )
     raise PreconditionError(
-        f"Redis acknowledges before events are on its disk ({how_it_flushes(facts)}), and has no WAITAOF",
+        f"Redis acknowledges before events are on its disk ({how_it_flushes(facts)}), and WAITAOF can't say when they"
+        " are",
         remedy="redis.conf: appendonly yes, appendfsync always, no-appendfsync-on-rewrite no; or use Redis 7.2 or later"
         " with appendonly yes; or redis.require_fsync = false: a crash of Redis may then lose a second",
     )
