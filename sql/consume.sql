@@ -51,12 +51,14 @@ SELECT %(consumer)s, source, event_id, 'completed', 1
 RETURNING source, event_id
 
 -- name: fail
--- An attempt failed, or was the last. `counted`: 1 where its beginning was rolled back with its transaction.
+-- An attempt failed, or was the last. `counted`: 1 where its beginning was rolled back with its transaction, and is
+-- counted here unless the row is in hand: then it was counted as it began.
 INSERT INTO cdcwatch.processed_events AS held (consumer, source, event_id, state, attempts, last_error, is_given_up)
 VALUES (%(consumer)s, %(source)s, %(id)s, 'failed', 1, %(error)s, %(is_given_up)s)
     ON CONFLICT (consumer, source, event_id) DO UPDATE
    SET state = 'failed', owner = NULL, lease_until = NULL, last_error = EXCLUDED.last_error,
-       is_given_up = EXCLUDED.is_given_up, attempts = held.attempts + %(counted)s, changed_at = clock_timestamp()
+       attempts = held.attempts + CASE WHEN held.state = 'processing' THEN 0 ELSE %(counted)s END,
+       is_given_up = EXCLUDED.is_given_up, changed_at = clock_timestamp()
  WHERE held.state = 'failed' OR (held.state = 'processing' AND held.owner = %(owner)s)
 
 -- name: release

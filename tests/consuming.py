@@ -86,7 +86,7 @@ def running(consumer: Consumer) -> Iterator[Consumer]:
     try:
         yield consumer
     finally:
-        consumer.stop()
+        consumer.close()
         thread.join()
     if errors:
         raise errors[0]

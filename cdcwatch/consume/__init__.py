@@ -3,6 +3,7 @@
 Works with any topic of CloudEvents. Stands alone: nothing of the rest of cdcwatch runs in the service.
 """
 
+from cdcwatch.consume.avro import avro_decoder
 from cdcwatch.consume.consumer import Consumer
 from cdcwatch.consume.deadline import DeadlineEvent
 from cdcwatch.consume.event import Event, Identity, NotAnEventError, Record, decode_cloudevent, event_of
@@ -30,6 +31,7 @@ __all__ = [
     "Store",
     "TryAgain",
     "Verdict",
+    "avro_decoder",
     "batch",
     "decode_cloudevent",
     "each",

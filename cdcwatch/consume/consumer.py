@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.1
 _FETCHED: Final = 500
 _COMMIT_S: Final = 1.0
+_QUEUE_BYTES: Final = 8 * 1024 * 1024
+_ROOM: Final = 0.3
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +70,7 @@ class Consumer:
         tombstones: Literal["dead_letter", "skip"] = "skip",
         dead_topic: str | None = None,
         workers: int = 4,
+        queue_records: int = 5000,
         drain_s: float = 20.0,
         client: Mapping[str, Any] | None = None,
         registry: CollectorRegistry | None = None,
@@ -78,8 +81,8 @@ class Consumer:
         PostgreSQL, in that order, the last decides. `types`: of events that are handled; None: all. `tries`: of one
         event before it is a dead letter, with pauses from `first_pause_s`, doubled up to `most_pause_s`. `lease_s`:
         after so long the event of a process that died is taken over. `drain_s`: how long handlers may take to end
-        when partitions or the process go. `client`: further settings of librdkafka (security, for one). `registry`:
-        for the metrics.
+        when partitions or the process go. `queue_records`: so many of a partition wait here before it is paused, or
+        8 MiB. `client`: further settings of librdkafka (security, for one). `registry`: for the metrics.
         """
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         self._group, self._drain_s = group, drain_s
@@ -115,7 +118,7 @@ class Consumer:
         self._make_work = TransactionalWork if handler.in_transaction else LeasedWork
         if handler.in_transaction:
             _ = self._levels.transactional
-        self._workers, self._most_waiting = workers, 2 * handler.size + 100
+        self._workers, self._queue_records = workers, max(queue_records, handler.size)
         self._stopping, self._left, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._has_begun = self._is_closing = False
         self._consumer: Any = None
@@ -220,15 +223,19 @@ class Consumer:
 
     def _balance(self) -> None:
         """Partitions with enough waiting are paused, those that have worked it off go on."""
-        full = [place for place, lane in self._lanes.items() if lane.waiting >= self._most_waiting]
-        new = [place for place in full if place not in self._paused]
-        over = [place for place in self._paused if self._lanes[place].waiting <= self._most_waiting // 2]
+        new = [place for place, lane in self._lanes.items() if place not in self._paused and self._share(lane) >= 1]
+        # librdkafka forgets what it has fetched of a paused partition: not before there is room for more than a little.
+        over = [place for place in self._paused if self._share(self._lanes[place]) <= _ROOM]
         if new:
             self._consumer.pause([TopicPartition(*place) for place in new])
             self._paused.update(new)
         if over:
             self._consumer.resume([TopicPartition(*place) for place in over])
             self._paused.difference_update(over)
+
+    def _share(self, lane: Lane) -> float:
+        """Of what may wait; 1 and more: it is full."""
+        return max(lane.waiting / self._queue_records, lane.waiting_bytes / _QUEUE_BYTES)
 
     def _commit(self) -> None:
         now_s = time.monotonic()

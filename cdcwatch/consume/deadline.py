@@ -24,7 +24,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DeadlineEvent:
-    """What a `deadline.…` event says of its order, and `stream.gap` of the stream. Of `Event.data`, so any format's."""
+    """What a `deadline.…` event says of its order, and `stream.gap` of the stream. In JSON and in Avro."""
 
     event: Event
     key: Mapping[str, str] | None
@@ -51,8 +51,8 @@ class DeadlineEvent:
         return cls(
             event=event,
             key=key,
-            deadline_us=_instant(data.get("deadline")),
-            previous_deadline_us=_instant(data.get("previous_deadline")),
+            deadline_us=_instant(data, "deadline"),
+            previous_deadline_us=_instant(data, "previous_deadline"),
             status=data.get("status"),
             version=_whole(data.get("version")),
             snapshot=bool(data.get("snapshot")),
@@ -71,11 +71,15 @@ class DeadlineEvent:
         return _moment(self.previous_deadline_us)
 
 
-def _instant(text: Any) -> int | None:
-    if text is None:
-        return None
+def _instant(data: Mapping[str, Any], name: str) -> int | None:
+    """JSON has a text, Avro an instant and, where that lies outside of the years 1 to 9999, the text beside it."""
+    value = data.get(f"{name}_exact") or data.get(name)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
     try:
-        us = read_instant(text)
+        us = read_instant(value)
     except (ValueError, TypeError):
         raise NotAnEventError("a deadline that is no instant") from None
     return us if us == NEGATIVE_INFINITY_US else to_unix_us(us)

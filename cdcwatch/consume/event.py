@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from cdcwatch.errors import CdcwatchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
@@ -201,13 +203,15 @@ def _time(value: Any) -> datetime | None:
 
 
 def unreadable(decode: Decode, records: Sequence[Record]) -> list[Event | str]:
-    """Each record's event, or why it is none: whatever a decoder raises, the next record is read."""
+    """Each record's event, or why it is none, whatever a decoder raises; only CdcwatchError passes."""
     found: list[Event | str] = []
     for record in records:
         try:
             found.append(decode(record))
         except NotAnEventError as error:
             found.append(str(error))
+        except CdcwatchError:  # what the decoder needs is away, a schema registry for one
+            raise
         except Exception as error:  # noqa: BLE001  a caller's decoder
             found.append(f"the decoder failed: {type(error).__name__}")
     return found

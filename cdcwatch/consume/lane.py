@@ -28,6 +28,7 @@ class Lane:
         self._course = course
         self._queue: deque[Record] = deque()
         self._hand: list[Item] = []
+        self._offered_bytes = self._taken_bytes = 0  # each written by one thread only
         self._backoff = Backoff(first_s=course.first_pause_s, most_s=course.most_pause_s)
         self._is_ended = False
         self.position: int | None = None
@@ -38,8 +39,14 @@ class Lane:
         """How many records are here and not settled."""
         return len(self._queue) + len(self._hand)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What of their values is not in hand yet."""
+        return self._offered_bytes - self._taken_bytes
+
     def offer(self, record: Record) -> None:
         """The next record."""
+        self._offered_bytes += len(record.value or b"")
         self._queue.append(record)
 
     def end(self) -> None:
@@ -89,11 +96,12 @@ class Lane:
         return self._hand
 
     def _take_in_hand(self) -> None:
-        records = [self._queue.popleft() for _ in range(min(len(self._queue), self._course.handling.size))]
-        self._hand = [
-            self._item(record, found)
-            for record, found in zip(records, unreadable(self._course.decode, records), strict=True)
-        ]
+        records = [self._queue[place] for place in range(min(len(self._queue), self._course.handling.size))]
+        found = unreadable(self._course.decode, records)
+        self._hand = [self._item(record, event) for record, event in zip(records, found, strict=True)]
+        for record in records:
+            self._queue.popleft()
+            self._taken_bytes += len(record.value or b"")
 
     def _item(self, record: Record, found: Event | str) -> Item:
         course = self._course

@@ -124,9 +124,9 @@ class PostgresStore:
         """As of Store."""
         self._fail(identity, owner, error, is_given_up=is_given_up, counted=0)
 
-    def fail_after_rollback(self, identity: Identity, error: str) -> None:
-        """The same where the attempt's beginning was rolled back with its transaction: it is counted here."""
-        self._fail(identity, "", error, is_given_up=False, counted=1)
+    def fail_after_rollback(self, identity: Identity, owner: str, error: str) -> None:
+        """The same after `transaction`: the attempt is counted here, unless `note_attempt` has counted it."""
+        self._fail(identity, owner, error, is_given_up=False, counted=1)
 
     def _fail(self, identity: Identity, owner: str, error: str, *, is_given_up: bool, counted: int) -> None:
         source, event_id = _storable(identity)
@@ -196,14 +196,25 @@ class PostgresStore:
                 raise psycopg.errors.InFailedSqlTransaction("the handler left its transaction failed, or ended it")
 
     def _begin_inside(
-        self, connection: psycopg.Connection[Any], identities: Sequence[Identity], owner: str
+        self, connection: psycopg.Connection[Any], identities: Sequence[Identity], owner: str, state: str = "completed"
     ) -> list[Claim]:
         """Waits a little for another's transaction, and leaves the handler the lock_timeout that the session has."""
         with connection.pipeline():
             connection.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_WAIT])
-            claims = self._begin(connection, identities, owner, 0.0, "completed")
+            claims = self._begin(connection, identities, owner, 0.0, state)
             connection.execute("SET LOCAL lock_timeout TO DEFAULT")
         return claims
+
+    def note_attempt(self, identity: Identity, owner: str) -> Claim:
+        """Counts an attempt that `transaction` begins next, so that it is counted even if its process dies over it.
+
+        There is no lease to it: another may begin at once, if no transaction has the event. BusyError as there.
+        """
+        with self._working() as connection, connection.transaction():
+            try:
+                return self._begin_inside(connection, [identity], owner, "processing")[0]
+            except psycopg.errors.LockNotAvailable as error:
+                raise BusyError from error
 
     def install(self) -> None:
         """Makes the table where it is missing, as sql/install_consume.sql does: needs CREATE on the database."""

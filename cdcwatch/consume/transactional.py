@@ -44,6 +44,9 @@ class TransactionalWork:
         self._inside: frozenset[Identity] = frozenset()
         self._alone_to = -1
         """Up to this offset each event has a transaction of its own: its batch failed."""
+        self._suspects = course.handling.size if course.handling.is_batch else 1
+        """So many new events may have ended the process that had this partition before. Each is handled alone, and its
+        attempt counted before it begins: a transaction takes with it what it counts itself."""
 
     def run(self, items: Sequence[Item], is_ended: Callable[[], bool]) -> float:
         """As of Work."""
@@ -61,10 +64,13 @@ class TransactionalWork:
             elif firsts[item.identity] is item:
                 new.append(item)
         while new:
-            is_alone = not self._course.handling.is_batch or new[0].record.offset <= self._alone_to
+            is_alone = not self._course.handling.is_batch or self._suspects or new[0].record.offset <= self._alone_to
             some, new = (new[:1], new[1:]) if is_alone else (new, [])
             if is_ended():
                 break
+            wait_s = self._count_suspect(some[0]) if self._suspects else 0.0
+            if wait_s or some[0].stage is Stage.POISON:
+                return wait_s
             wait_s = self._transact(some)
             if wait_s or any(item.stage is not Stage.SETTLED for item in some):
                 return wait_s or self._note_failed(some)
@@ -75,9 +81,23 @@ class TransactionalWork:
         for item in items:
             if item.stage is Stage.FAILED:
                 with self._levels.deciding():
-                    self._store.fail_after_rollback(item.identity, item.error)
+                    self._store.fail_after_rollback(item.identity, self._owner, item.error)
                 wait_s = self._course.failure_noted(item)
         return wait_s
+
+    def _count_suspect(self, item: Item) -> float:
+        """Its attempt, in a transaction of its own; POISON where it has none left."""
+        try:
+            with self._levels.deciding():
+                claim = self._store.note_attempt(item.identity, self._owner)
+        except BusyError:
+            return _BUSY_S
+        if claim.verdict is Verdict.BUSY:
+            return _BUSY_S
+        self._suspects -= 1
+        self._metrics.count("taken_over", claim.is_takeover)
+        self._course.has_no_attempt_left(item, claim.attempt)
+        return 0.0
 
     def _transact(self, items: Sequence[Item]) -> float:
         """Settled together, or not at all; a wait where it is nobody's fault."""

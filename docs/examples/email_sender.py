@@ -74,6 +74,7 @@ consumer = Consumer(
     handler=each(send, size=1),  # one at a time: what waits is free for other processes, should this one die
     stores=[MemoryStore(), RedisStore(os.environ.get("REDIS", "redis://localhost:6379/0"))],
     lease_s=60,
+    tries=3,
 )
 
 if __name__ == "__main__":

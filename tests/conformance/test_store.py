@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cdcwatch.consume import Claim, Identity, MemoryStore, PostgresStore, RedisStore, Verdict
 from cdcwatch.errors import ConfigurationError, PreconditionError, UnavailableError
+from tests import services
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cdcwatch.consume import Store
-    from tests import services
 
 OURS, BUSY, COMPLETED, GIVEN_UP = Verdict.OURS, Verdict.BUSY, Verdict.COMPLETED, Verdict.GIVEN_UP
 A, B, C = (Identity("/shop", letter) for letter in "abc")
 LONG = 600.0
+
+
+@pytest.fixture(scope="module")
+def prepared(postgres: services.Postgres) -> Iterator[services.Database]:
+    """A database with the table; each test is a group of its own."""
+    with services.fresh_database(postgres) as database:
+        store = PostgresStore(database.dsn)
+        store.install()
+        store.close()
+        yield database
 
 
 @pytest.fixture(params=["memory", "redis", "postgres"])
@@ -31,9 +42,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
     elif request.param == "redis":
         made = RedisStore(request.getfixturevalue("redis_server").url, prefix=request.getfixturevalue("stream"))
     else:
-        made = PostgresStore(request.getfixturevalue("database").dsn)
-        made.install()
-    made.open("tests")
+        made = PostgresStore(request.getfixturevalue("prepared").dsn)
+    made.open(uuid.uuid4().hex)
     yield made
     made.close()
 
@@ -206,8 +216,9 @@ def test_two_of_them_share_what_they_know(store: Store, request: pytest.FixtureR
     if isinstance(store, RedisStore):
         other = RedisStore(request.getfixturevalue("redis_server").url, prefix=request.getfixturevalue("stream"))
     else:
-        other = PostgresStore(request.getfixturevalue("database").dsn)
-    other.open("tests")
+        other = PostgresStore(request.getfixturevalue("prepared").dsn)
+    store.open("shared")
+    other.open("shared")
     store.begin([A, B], "me", LONG)
     store.complete([A], "me")
     assert verdicts(other.begin([A, B], "other", LONG)) == [COMPLETED, BUSY]

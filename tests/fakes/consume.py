@@ -6,7 +6,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cdcwatch.consume import Event, MemoryStore, PostgresStore, Record, Verdict, decode_cloudevent
+from cdcwatch.consume import Claim, Event, MemoryStore, PostgresStore, Record, Verdict, decode_cloudevent
 from cdcwatch.consume.course import Course
 from cdcwatch.consume.lane import Lane
 from cdcwatch.consume.leased import LeasedWork
@@ -68,6 +68,7 @@ class Table:
         self.effects: list[str] = []
         self.completed: dict[Identity, str] = {}
         self.attempts: dict[Identity, int] = {}
+        self.noted: set[tuple[Identity, str]] = set()
 
 
 class FakeConnection:
@@ -102,13 +103,11 @@ class FakePostgres(PostgresStore):
     def transaction(self, identities: Sequence[Identity], owner: str) -> Iterator[Any]:
         self._answer()
         self.reached("begin")
-        from cdcwatch.consume import Claim
-
         verdicts = {"completed": Verdict.COMPLETED, "given up": Verdict.GIVEN_UP}
         claims = [
             Claim(verdicts[self.table.completed[identity]])
             if identity in self.table.completed
-            else Claim(Verdict.OURS, self.table.attempts.get(identity, 0) + 1)
+            else Claim(Verdict.OURS, self.table.attempts.get(identity, 0) + ((identity, owner) not in self.table.noted))
             for identity in identities
         ]
         connection = FakeConnection()
@@ -121,10 +120,21 @@ class FakePostgres(PostgresStore):
                 self.table.completed[identity] = "completed"
         self.reached("committed")
 
-    def fail_after_rollback(self, identity: Identity, error: str) -> None:
+    def note_attempt(self, identity: Identity, owner: str) -> Claim:
+        self._answer()
+        self.reached("note")
+        if (identity, owner) not in self.table.noted:
+            self.table.attempts[identity] = self.table.attempts.get(identity, 0) + 1
+            self.table.noted.add((identity, owner))
+        self.reached("noted")
+        return Claim(Verdict.OURS, self.table.attempts[identity])
+
+    def fail_after_rollback(self, identity: Identity, owner: str, error: str) -> None:
         self._answer()
         self.reached("fail")
-        self.table.attempts[identity] = self.table.attempts.get(identity, 0) + 1
+        if (identity, owner) not in self.table.noted:
+            self.table.attempts[identity] = self.table.attempts.get(identity, 0) + 1
+        self.table.noted.discard((identity, owner))
         self.reached("failed")
 
     def fail(self, identity: Identity, owner: str, error: str, *, is_given_up: bool) -> None:

@@ -1,7 +1,7 @@
 """A consumer in a process of its own, to be killed: `python -m tests.fault.consumer_process '{…}'`.
 
 Its handler writes the event's id into the table effects. At the event `deadly` it kills itself between the effect and its
-record, the first time; at `slow` it goes on once it was told to stop.
+record, the first time; at `killer` each time; at `slow` it goes on once it was told to stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(told: dict[str, Any]) -> None:
             own.execute("INSERT INTO effects VALUES ('slow has begun')")
             consumer._stopping.wait()
         connection.execute("INSERT INTO effects VALUES (%s)", [event.id])
-        if event.id == "deadly" and not mark.exists():
+        if event.id == "killer" or (event.id == "deadly" and not mark.exists()):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -46,6 +46,7 @@ def main(told: dict[str, Any]) -> None:
         handler=handler,
         stores=stores,
         lease_s=2,
+        tries=2,
         # The same member again, and not a new one: its partitions needn't be waited for.
         client={"session.timeout.ms": 30_000, "group.instance.id": "one"},
     )

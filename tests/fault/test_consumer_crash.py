@@ -16,6 +16,7 @@ import pytest
 
 from cdcwatch.consume import PostgresStore
 from tests.consuming import Feed, committed, group_name
+from tests.topic import read_topic
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -70,6 +71,23 @@ def test_killed_between_effect_and_record(
         second.send_signal(signal.SIGTERM)
         assert second.wait(120) == 0
     assert effects(database) == expected
+
+
+def test_what_kills_its_process_each_time_becomes_a_dead_letter(
+    database: services.Database, kafka: services.Kafka, topic: str, told: dict[str, Any]
+) -> None:
+    """In a transaction, which takes with it all that it wrote, the count of the attempt too."""
+    Feed(kafka, topic).tell(["a", "killer", "b"], partition=0)
+    for _ in range(3):
+        with process({**told, "mode": "transaction"}) as killed:
+            assert killed.wait(120) == -signal.SIGKILL
+    with process({**told, "mode": "transaction"}) as last:
+        wait_until(lambda: committed(kafka, topic, told["group"]) == 3, 30, "it goes on behind it", every_s=0.2)
+        last.send_signal(signal.SIGTERM)
+        assert last.wait(120) == 0
+    assert effects(database) == {"a": 1, "b": 1}
+    (letter,) = read_topic(kafka.bootstrap_servers, f"{topic}.{told['group']}.dead")
+    assert (letter.key, dict(letter.headers)["dead_error"]) == (b"killer", b"the process died")
 
 
 def test_sigterm_lets_the_handler_end_and_commits_what_it_did(

@@ -10,9 +10,22 @@ import pytest
 import redis
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cdcwatch.consume import Event, MemoryStore, PostgresStore, RedisStore, TryAgain, batch, each
+from cdcwatch.consume import (
+    BusyError,
+    Claim,
+    Event,
+    Identity,
+    MemoryStore,
+    PostgresStore,
+    RedisStore,
+    TryAgain,
+    Verdict,
+    batch,
+    each,
+)
 from cdcwatch.errors import ConfigurationError, PreconditionError
 from tests.consuming import Effects, Feed, committed, consumer_of, group_name, length, running, said
+from tests.services import Database
 from tests.topic import read_topic
 from tests.waiting import wait_until
 
@@ -133,6 +146,7 @@ def test_a_rebalance_while_handlers_work_repeats_nothing(kafka: services.Kafka, 
 
 def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(kafka: services.Kafka, topic: str) -> None:
     interval_ms, group, effects = 6000, group_name(), Effects()
+    store, seen = MemoryStore(), list[Verdict]()
 
     def long(event: Event) -> None:
         if event.id == "long":
@@ -140,13 +154,14 @@ def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(kafka: serv
             until_s = time.monotonic() + interval_ms / 1000 + 1
             while time.monotonic() < until_s:
                 threading.Event().wait(0.1)
+            seen.extend(claim.verdict for claim in store.begin([event.identity], "another", 1))
         effects.add(event)
 
     feed = Feed(kafka, topic)
     feed.tell(["long", *map(str, range(400))], partition=0)
     consumer = consumer_of(
-        kafka, topic, group, handler=each(long, size=10), stores=[MemoryStore()], lease_s=2,
-        client={"max.poll.interval.ms": interval_ms},
+        kafka, topic, group, handler=each(long, size=10), stores=[store], lease_s=2,
+        client={"max.poll.interval.ms": interval_ms}, queue_records=100,
     )  # fmt: skip
     with running(consumer):
         wait_until(lambda: consumer._paused, 30, "what can't be taken is paused")
@@ -158,7 +173,7 @@ def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(kafka: serv
         assert lane in consumer._lanes.values(), "it was never taken away"
     assert set(effects.of.values()) == {1}
     assert [name for name in effects.order if name != "elsewhere"] == ["long", *map(str, range(400))]
-    assert consumer.stats().taken_over == 0, "the lease is kept as long as the handler works"
+    assert seen == [Verdict.BUSY], "the lease of 2 s is kept as long as the handler works"
 
 
 def test_redis_alone_is_waited_for_and_below_postgres_passed_over(
@@ -193,8 +208,6 @@ def test_redis_alone_is_waited_for_and_below_postgres_passed_over(
 def test_the_database_dies_over_transactions_and_each_effect_is_there_once(
     kafka: services.Kafka, topic: str, own_postgres: Any
 ) -> None:
-    from tests.services import Database
-
     database = Database("postgres", own_postgres.dsn())
     with database.connect() as connection:
         connection.execute(EFFECTS)
@@ -269,8 +282,6 @@ def test_what_a_transaction_can_do_wrong_leaves_nothing(
 
 def test_two_transactions_want_the_same_event(store: PostgresStore, database: services.Database) -> None:
     """In different partitions, or after a rebalance that did not wait: the second waits, and is told."""
-    from cdcwatch.consume import BusyError, Identity, Verdict
-
     event, other = Identity("/shop", "a"), PostgresStore(database.dsn)
     store.open("tests")
     other.open("tests")
@@ -281,6 +292,21 @@ def test_two_transactions_want_the_same_event(store: PostgresStore, database: se
             assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
     with other.transaction([event], "other") as (_, (claim,)):
         assert claim.verdict is Verdict.COMPLETED
+    # An attempt that is noted is counted once, whatever becomes of its transaction, and holds nobody up.
+    later = Identity("/shop", "c")
+    assert store.note_attempt(later, "me") == Claim(Verdict.OURS, 1)
+    with pytest.raises(ZeroDivisionError), store.transaction([later], "me") as (_, claims):  # noqa: PT012
+        assert claims == [Claim(Verdict.OURS, 1)]
+        with pytest.raises(BusyError):
+            other.note_attempt(later, "other")
+        raise ZeroDivisionError
+    store.fail_after_rollback(later, "me", "ZeroDivisionError")
+    assert store.note_attempt(later, "me") == Claim(Verdict.OURS, 2)
+    time.sleep(0.001)
+    assert other.note_attempt(later, "other") == Claim(Verdict.OURS, 3, is_takeover=True)
+    with other.transaction([later], "other") as (_, claims):
+        assert claims == [Claim(Verdict.OURS, 3)]
+    assert store.note_attempt(later, "me").verdict is Verdict.COMPLETED
     store.close()
     other.close()
 
@@ -303,6 +329,11 @@ def test_what_can_not_be_is_refused_with_its_remedy(
     ):
         with pytest.raises(ConfigurationError, match=said_so):
             make(**given)
+    once = consumer_of(kafka, topic, group_name(), handler=each(print), stores=[MemoryStore()])
+    with running(once):
+        wait_until(lambda: once._lanes, 30, "it has partitions")
+    with pytest.raises(ConfigurationError, match="runs once"):
+        once.run()
     with (
         pytest.raises(PreconditionError, match="no table"),
         running(consumer_of(kafka, topic, group_name(), handler=each(print), stores=[PostgresStore(database.dsn)])),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdcwatch.consume import Event, Identity, Record, TryAgain, batch, each
+from cdcwatch.consume import Event, Identity, Record, TryAgain, batch, decode_cloudevent, each
+from cdcwatch.errors import UnavailableError
 from tests.fakes.consume import Bench, Clock, FakeStore, ids, record
 
 if TYPE_CHECKING:
@@ -183,6 +184,19 @@ def test_caches_that_are_away_or_emptied_change_nothing(caplog: pytest.LogCaptur
     assert cache.known([Identity("/shop", "b")]), "filled again by what the last level said"
 
 
+def test_a_cache_learns_nothing_before_the_last_level() -> None:
+    clock = Clock()
+    cache, last = FakeStore(clock, name="cache"), FakeStore(clock, name="last", rank=3)
+    bench = Bench(each(Handler().one), cache, last, clock=clock)
+    last.away = {"complete"}
+    bench.hear(record(0, "a"))
+    bench.run(steps=3)
+    assert cache.known([Identity("/shop", "a")]) == set()
+    last.away = set()
+    bench.run()
+    assert cache.known([Identity("/shop", "a")]) == {Identity("/shop", "a")}
+
+
 # -- others ------------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +310,21 @@ def test_the_end_lets_the_event_in_hand_be_finished_and_gives_the_others_away() 
     assert [(claim.verdict.value, claim.attempt) for claim in claims] == [("ours", 1), ("ours", 1)]
 
 
+def test_what_could_not_be_buried_is_another_s_at_the_end() -> None:
+    bench = Bench(each(Handler().one))
+    (store,) = bench.stores
+    for _ in range(3):
+        store.begin([Identity("/shop", "a")], "dead", 0)
+        store.fail(Identity("/shop", "a"), "dead", "ValueError", is_given_up=False)
+    bench.grave.is_away = True
+    bench.hear(record(0, "a"))
+    bench.run(steps=5)
+    bench.lane.end()
+    bench.run()
+    (claim,) = store.begin([Identity("/shop", "a")], "another", 60)
+    assert (claim.verdict.value, claim.attempt, claim.is_takeover) == ("ours", 4, False)
+
+
 # -- no events ---------------------------------------------------------------------------------------------------------
 
 MIXED = [record(0, "a"), Record("things", 0, 1, value=b"no event"), Record("things", 0, 2), record(3, "b", "else")]
@@ -330,6 +359,22 @@ def test_a_decoder_that_fails_makes_a_dead_letter_and_no_end() -> None:
     bench.hear(record(0))
     bench.run()
     assert bench.grave.letters == [(0, "the decoder failed: ZeroDivisionError", 0)]
+
+
+def test_what_a_decoder_needs_is_waited_for_and_no_record_lost() -> None:
+    away = [UnavailableError("no registry", remedy="wait")] * 5
+
+    def decode(heard: Record) -> Event:
+        if heard.offset == 1 and away:
+            raise away.pop()
+        return decode_cloudevent(heard)
+
+    handler = Handler()
+    bench = Bench(each(handler.one), decode=decode)
+    bench.hear(record(0, "a"), record(1, "b"))
+    assert len(bench.run()) == 5
+    assert handler.handled == ["a", "b"]
+    assert bench.grave.letters == []
 
 
 def test_the_log_holds_nothing_of_an_event(caplog: pytest.LogCaptureFixture) -> None:

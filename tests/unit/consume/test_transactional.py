@@ -52,7 +52,7 @@ def test_one_question_for_a_batch_and_one_transaction_an_event() -> None:
     bench.stores[0].reached = places.append
     bench.hear(*(record(offset) for offset in range(4)))
     bench.run()
-    assert places == ["begin", "commit", "committed"] * 4
+    assert places == ["note", "noted", *["begin", "commit", "committed"] * 4], "the first after a start may be to blame"
     places.clear()
     bench.hear(record(5, "0"), record(6, "1"), record(7, "new"))
     bench.run()
@@ -95,6 +95,39 @@ def test_a_connection_that_breaks_over_the_handler_is_forgiven_once() -> None:
         FakeConnection.broken = False
     assert bench.grave.letters == [(0, "psycopg.OperationalError", 1)]
     assert bench.counted["errors"] == 1
+
+
+class Died(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_an_event_that_kills_its_process_is_counted_although_its_transaction_is_gone(is_batch: bool) -> None:
+    table, deaths, position = Table(), 0, 0
+
+    def many(events: Sequence[Event], connection: Any) -> None:
+        connection.effects += [event.id for event in events]
+        if any(event.id == "d" for event in events):
+            raise Died
+
+    def one(event: Event, connection: Any) -> None:
+        many([event], connection)
+
+    handling = batch(many, in_transaction=True) if is_batch else each(one, in_transaction=True)
+    bench = Bench(handling, FakePostgres(table))
+    while position < 6:
+        bench.another()
+        bench.hear(*[record(offset, "abcdef"[offset]) for offset in range(position, 6)])
+        try:
+            bench.run()
+        except Died:
+            deaths += 1
+            assert deaths < 10
+        position = bench.lane.position or position
+    # Before the first death it was not suspected yet: each handles its first event so, a batch its first `size`.
+    assert deaths == (3 if is_batch else 4)
+    assert bench.grave.letters == [(3, "the process died", 3)]
+    assert table.effects == list("abcef")
 
 
 def test_caches_learn_only_what_is_committed() -> None:
