@@ -28,6 +28,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cdcwatch.deadline.event import Event
     from cdcwatch.local import LocalRedis
     from tests.services import Redis
 
@@ -109,6 +110,46 @@ def test_whoever_was_fenced_moves_nothing_more(settings: RedisSettings) -> None:
             with pytest.raises(FencedError):
                 first._move(first._running(), first._places.names)
         in_order(settings, EVENTS)
+
+
+def test_a_read_that_another_process_took_over_comes_to_nothing(
+    settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is put aside, and before it is decided upon."""
+    with sink_on(settings) as first, contextlib.closing(RedisSink(settings, SLOT)) as second:
+
+        def taken_over() -> Iterator[Event]:
+            yield from EVENTS[:1500]
+            second.open()
+            yield from EVENTS[1500:]
+
+        with pytest.raises(FencedError):
+            first.publish_snapshot(taken_over(), progress(1))
+        first.open()
+        monkeypatch.setattr(failpoints, "reached", lambda name, *_: name == "redis.staged" and second.open())
+        with pytest.raises(FencedError):
+            first.publish_snapshot(iter(EVENTS), progress(1))
+        monkeypatch.undo()
+        assert values(settings) == []
+        assert second.publish_snapshot([], progress(1)) == 0
+        assert first.open() == progress(1)
+
+
+def test_what_is_put_aside_is_not_decided_upon_once_it_was_touched(
+    settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sink_on(settings) as sink, opened(settings.url) as client:
+        sink._known = b"not this"
+        with pytest.raises(UnavailableError, match="not the one"):
+            sink.publish_snapshot(iter(EVENTS), progress(1))
+        assert sink.open() is None
+        staged = f"{settings.stream}.staged.{SLOT}"
+        monkeypatch.setattr(failpoints, "reached", lambda name, *_: name == "redis.staged" and client.delete(staged))
+        with pytest.raises(UnavailableError):
+            sink.publish_snapshot(iter(EVENTS), progress(1))
+        monkeypatch.undo()
+        assert sink.open() is None
+        assert values(settings) == []
 
 
 def test_a_batch_that_is_too_much_for_a_script_is_put_aside_first(

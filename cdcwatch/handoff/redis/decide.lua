@@ -1,13 +1,16 @@
 -- From here on all staged events will be in their streams: whoever opens the sink next carries on with moving them.
--- KEYS: the owner hash, the progress hash, then the streams.
--- ARGV: slot, our token, the progress that we know of, the new one, the streams' names as JSON.
+-- KEYS: the owner hash, the progress hash, the staging stream, then the streams.
+-- ARGV: slot, our token, the progress that we know of, the new one, the streams' names as JSON, how many are staged.
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return {'fenced'}
 end
 if (redis.call('HGET', KEYS[2], ARGV[1]) or '') ~= ARGV[3] then
   return {'changed'}
 end
-for at = 3, #KEYS do
+if redis.call('XLEN', KEYS[3]) ~= tonumber(ARGV[6]) then
+  return {'changed'}
+end
+for at = 4, #KEYS do
   local kind = redis.call('TYPE', KEYS[at]).ok
   if kind ~= 'stream' then
     return {kind, KEYS[at]}

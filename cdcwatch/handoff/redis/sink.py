@@ -13,6 +13,7 @@ https://redis.io/docs/latest/develop/programmability/eval-intro/
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -157,15 +158,13 @@ class RedisSink:
         with talking():
             self._require_rights(client)
             found, moving, partitions, kinds = self._script(
-                client, "open", [*self._own, *self._places.names], [self._slot, self._token, self._settings.partitions]
+                client, "open", keys, [self._slot, self._token, self._settings.partitions]
             )
             self._known = found or b""
             require_partitions(int(partitions), self._settings)
             self._require_streams(client, [kind.decode() for kind in kinds])
             if moving:
                 self._move(client, orjson.loads(moving))
-            else:
-                client.unlink(staged_key(self._settings, self._slot))
             self._wait(client)
         self._was_open = True
 
@@ -223,21 +222,21 @@ class RedisSink:
             self._wait(client)
 
     def _publish_aside(self, client: Any, chunks: Iterable[list[Any]], progress: bytes) -> None:
-        staged = staged_key(self._settings, self._slot)
-        names = self._places.names
+        staged, names = staged_key(self._settings, self._slot), self._places.names
+        count = 0
         with talking():
-            client.unlink(staged)  # of an attempt that was broken off
-            for parts in chunks:
-                for at in range(0, len(parts), 5 * SCRIPT_EVENTS):
-                    some = packed_all(parts[at : at + 5 * SCRIPT_EVENTS])
-                    answer = self._script(client, "stage", [self._own[0], staged], [self._slot, self._token, some])
-                    self._require_done(answer)
+            for parts in itertools.chain(chunks, [[]]):  # the last, so that there is nothing else where nothing comes
+                for at in range(0, len(parts) or 1, 5 * SCRIPT_EVENTS):
+                    some = parts[at : at + 5 * SCRIPT_EVENTS]
+                    arguments = [self._slot, self._token, packed_all(some), count]
+                    self._require_done(self._script(client, "stage", [self._own[0], staged], arguments))
+                    count += len(some) // 5
             failpoints.reached("redis.staged")
             answer = self._script(
                 client,
                 "decide",
-                [*self._own, *names],
-                [self._slot, self._token, self._known, progress, orjson.dumps(names)],
+                [*self._own, staged, *names],
+                [self._slot, self._token, self._known, progress, orjson.dumps(names), count],
             )
             self._require_done(answer)
             self._known = progress
