@@ -27,4 +27,4 @@ def made_sink(settings: Settings, start: Progress, tables: Mapping[str, WatchedT
         return sink
     from cdcwatch.tracing.edges import TracedSink  # noqa: PLC0415  an extra
 
-    return TracedSink(sink, traces, tables)
+    return TracedSink(sink, traces, tables, settings.sink.kind)

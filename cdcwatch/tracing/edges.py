@@ -104,9 +104,9 @@ class TracedOutside:
 class TracedSink:
     """A sink; of orders that are followed it notes when they were handed over, and tells when they are durable."""
 
-    def __init__(self, sink: Sink, traces: Traces, tables: Mapping[str, WatchedTable]) -> None:
-        """`tables`: by topic."""
-        self._sink, self._traces = sink, traces
+    def __init__(self, sink: Sink, traces: Traces, tables: Mapping[str, WatchedTable], system: str = "kafka") -> None:
+        """`tables`: by topic. `system`: what holds the events."""
+        self._sink, self._traces, self._system = sink, traces, system
         self._names = {topic: table.qualified_name for topic, table in tables.items()}
         self._waiting: dict[int, tuple[Event, int]] = {}
         """By their numbers: events that are handed over and not durable yet, and since when."""
@@ -159,7 +159,7 @@ class TracedSink:
             read_instant(value["time"]),
             sent,
             {
-                "messaging.system": "kafka",
+                "messaging.system": self._system,
                 "messaging.destination.name": event.topic,
                 "cdcwatch.event.type": value["type"],
                 "cdcwatch.event.id": value["id"],

@@ -12,6 +12,7 @@ import pytest
 from tests.fault.crash import Crashes, CrashPoint, crashes_under_load
 from tests.fault.test_kill import assert_survived, killed_again_and_again
 from tests.fault.test_outages import insert_due
+from tests.fault.test_workers import Crew, wait_shared
 from tests.oracle.redis_world import RedisWorld
 from tests.oracle.traffic import Traffic
 from tests.waiting import wait_until
@@ -167,3 +168,22 @@ def test_ended_at_every_hand_off_to_redis(database: Database, redis_server: Redi
             for point in POINTS:
                 crashes.crash(point)
         crashes.recovered()
+
+
+def test_workers_close_on_while_redis_is_away_and_have_their_streams_again_afterwards(
+    world: RedisWorld, own_redis: LocalRedis, tmp_path: Path
+) -> None:
+    world.environment["CDCWATCH_SWEEP__INTERVAL_S"] = "0"  # it would close what the workers leave
+    with world.running("--role", "read"), Crew(world, tmp_path) as crew:
+        a, b = crew.start("a"), crew.start("b")
+        wait_shared(a, b, partitions=3)
+        own_redis.kill()
+        insert_due(world, 0)
+        world.wait_nothing_due()
+        own_redis.start()
+        insert_due(world, 1000)
+        world.wait_nothing_due()
+        world.wait_confirmed()
+        wait_until(lambda: all(one.metric("cdcwatch_ready") for one in (a, b)), 30, "ready again")
+        wait_shared(a, b, partitions=3)
+    world.judge()

@@ -24,13 +24,14 @@ from cdcwatch.queries import query, script
 print(cdcwatch.__file__)
 assert "CREATE ROLE" in script("install") and query("close", "read_clock")
 for module in pkgutil.walk_packages(cdcwatch.__path__, "cdcwatch."):
-    if not module.name.endswith("__main__") and module.name not in OF_AN_EXTRA:
+    if not module.name.endswith("__main__") and module.name not in OF_AN_EXTRA and ".redis." not in module.name:
         importlib.import_module(module.name)
 assert "DeadlineEvent" in resources.files("cdcwatch").joinpath("schemas/deadline-event.v1.avsc").read_text()
-try:
-    import cdcwatch.handoff.avro
-except Exception as error:
-    assert error.remedy == "pip install 'cdcwatch[avro]'", error
+for module, extra in (("avro", "avro"), ("redis.bus", "redis")):
+    try:
+        importlib.import_module(f"cdcwatch.handoff.{module}")
+    except Exception as error:
+        assert error.remedy == f"pip install 'cdcwatch[{extra}]'", error
 """
 
 

@@ -14,8 +14,9 @@ from cdcwatch.settings import RedisSettings
 from tests.command import cdcwatch
 from tests.fault.test_outages import insert_due
 from tests.fault.test_workers import Crew, wait_shared
-from tests.oracle.redis_world import RedisWorld
+from tests.oracle.redis_world import RedisWorld, records_in
 from tests.oracle.traffic import Traffic
+from tests.several import SeveralWorld
 from tests.streams_of_redis import opened
 from tests.waiting import wait_until
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcwatch.local import LocalRedis
+    from tests.oracle.subscriber import Record
     from tests.services import Database, Redis
 
 
@@ -99,6 +101,48 @@ def test_a_gap_is_recovered_from_and_a_stream_made_anew_is_told_of_open_orders(w
     with world.running():
         world.wait_confirmed()
     assert {record.key for record in world.events()} == {str(number) for number in range(11, 51)}
+
+
+class SeveralRedis(SeveralWorld):
+    """Several tables, each with streams of its own."""
+
+    def __init__(self, database: Database, server: Redis, stream: str, folder: Path) -> None:
+        self.url = server.url
+        super().__init__(
+            database,
+            "127.0.0.1:9",
+            {"shop": f"{stream}.shop", "hotel": f"{stream}.hotel"},
+            folder,
+            progress="unused",
+            plugin="pgoutput",
+            extra=f'[sink]\nkind = "redis"\n[redis]\nurl = "{server.url}"\nstream = "{stream}"\npartitions = 2\n',
+        )
+
+    def records_of(self, schema: str) -> list[Record]:
+        return records_in(self.url, self.topics[schema], 2)
+
+    def wait_topic_committed(self) -> None: ...
+
+
+def test_several_tables_have_streams_of_their_own(
+    database: Database, redis_server: Redis, stream: str, tmp_path: Path
+) -> None:
+    with SeveralRedis(database, redis_server, stream, tmp_path) as world:
+        world.make()
+        world.create_slot()
+        with world.running():
+            world.insert(range(20))
+            world.wait_nothing_due()
+            world.wait_confirmed()
+            world.connection.execute("TRUNCATE shop.orders")
+            world.wait_confirmed()
+        assert sum(record.key is None for record in world.records_of("shop")) == 2
+        assert len(world.judge()) == 82
+        checked = cdcwatch("check", "-c", world.configuration)
+        assert checked.code == 0, checked.said
+        assert f"{stream}.hotel: 2 streams, 40 events" in checked.out
+        listed = cdcwatch("events", "--from-beginning", "--topic", f"{stream}.hotel", "-c", world.configuration).out
+        assert len(listed.splitlines()) == 40
 
 
 def test_events_follow_over_a_restart_of_redis(

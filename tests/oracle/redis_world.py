@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 STREAM = "orders.deadlines"
 
 
+def records_in(url: str, topic: str, partitions: int) -> list[Record]:
+    """Everything there is, stream by stream."""
+    with opened(url) as client:
+        return [
+            Record(
+                partition,
+                place,
+                None if (key := fields.get(b"key")) is None else key.decode(),
+                json.loads(fields[b"value"]),
+            )
+            for partition, name in enumerate(streams_of(topic, partitions))
+            for place, (_, fields) in enumerate(entries(client, name))
+        ]
+
+
 class RedisWorld(World):
     """As of `World`; offsets are places in a stream, which nothing trims here."""
 
@@ -49,17 +64,7 @@ class RedisWorld(World):
         )
 
     def records(self) -> list[Record]:
-        with opened(self.url) as client:
-            return [
-                Record(
-                    partition,
-                    place,
-                    None if (key := fields.get(b"key")) is None else key.decode(),
-                    json.loads(fields[b"value"]),
-                )
-                for partition, name in enumerate(streams_of(self.topic, self.partitions))
-                for place, (_, fields) in enumerate(entries(client, name))
-            ]
+        return records_in(self.url, self.topic, self.partitions)
 
     def sent_ends(self) -> dict[int, int]:
         with opened(self.url) as client:

@@ -32,7 +32,7 @@ from cdcwatch.handoff.redis.survey import survey
 from cdcwatch.handoff.sink import FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
@@ -212,11 +212,8 @@ class RedisSink:
                 known = progress
             if changes is not None:
                 failpoints.reached("redis.sent", changes)
-            # redis-py writes what was sent into the errors of a pipeline that it raises itself.
             answers = pipeline.execute(raise_on_error=False)
-            for answer, (_, progress) in zip(answers, scripts, strict=True):
-                if isinstance(answer, RedisError):
-                    raise answer
+            for answer, (_, progress) in zip(_raised(answers), scripts, strict=True):
                 self._require_done(answer)
                 self._known = progress
             self._wait(client)
@@ -272,8 +269,13 @@ class RedisSink:
         """Until what was written is on the server's disk, where its acknowledgement doesn't say so."""
         if not self._waits:
             return
-        local, _ = client.execute_command("WAITAOF", 1, 0, _WAITAOF_MS)
-        if local < 1:
+        # On one connection with a write: on one that was made anew it would have nothing to wait for.
+        pipeline = client.pipeline(transaction=False)
+        pipeline.evalsha(self._digest(client, "touch"), 2, *self._own, self._slot, self._token, self._known)
+        pipeline.execute_command("WAITAOF", 1, 0, _WAITAOF_MS)
+        touched, waited = _raised(pipeline.execute(raise_on_error=False))
+        self._require_done(touched)
+        if waited[0] < 1:
             raise UnavailableError("Redis: events are not on its disk yet", remedy="see the server's disk and load")
 
     def _script(self, client: Any, name: str, keys: list[str], arguments: list[Any]) -> Any:
@@ -290,6 +292,14 @@ class RedisSink:
         if self._client is None:
             raise UnavailableError("Redis: the sink is not open", remedy="it is opened again by itself")
         return self._client
+
+
+def _raised(answers: Iterable[Any]) -> Iterator[Any]:
+    """The answers of a pipeline. redis-py itself would write what was sent into the errors that it raises."""
+    for answer in answers:
+        if isinstance(answer, RedisError):
+            raise answer
+        yield answer
 
 
 class _Chunks:
