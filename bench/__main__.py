@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import closes, growth, huge, lateness, memory, read, results, scale, servers, takeover, visible
+from bench import closes, growth, huge, lateness, memory, read, results, scale, servers, sinks, takeover, visible
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.kafka import KAFKA_VERSION
 
@@ -31,6 +31,9 @@ PARTS: dict[str, Callable[[LocalKafka, argparse.Namespace], list[Table]]] = {
     "lateness": lambda broker, how: lateness.measure(broker, rounds=how.rounds, match=how.match),
     "huge": lambda broker, how: huge.measure(broker, changes=how.huge, match=how.match),
     "closes": lambda broker, how: closes.measure(broker, orders=how.orders, rounds=how.rounds),
+    "sinks": lambda broker, how: sinks.measure(
+        broker, orders=how.orders // 2, entries=how.entries, rounds=1, match=how.match
+    ),
     "memory": lambda broker, how: memory.measure(broker, starts=how.starts),
     "growth": lambda broker, how: growth.measure(broker, most=how.most),
 }
@@ -89,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--huge", type=int, default=1_000_000, help="huge: changes (default 1000000)")
     parser.add_argument("--orders", type=int, default=200_000, help="closes: orders due at once (default 200000)")
+    parser.add_argument("--entries", type=int, default=1_000_000, help="sinks: entries at a start (default 1000000)")
     parser.add_argument("--starts", type=int, default=10, help="memory: starts (default 10)")
     parser.add_argument("--most", type=int, default=10_000_000, help="growth: orders in memory (default 10000000)")
     parser.add_argument("--pending", type=int, default=10_000_000, help="scale: orders in the table (default 10000000)")

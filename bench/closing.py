@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bench.load import Shape
+    from bench.places import Place
     from bench.process import Service
     from bench.report import Table
-    from bench.servers import Database, Topic
+    from bench.servers import Database
     from cdcwatch.local import LocalKafka, LocalPostgres
 
 BASELINE = "one UPDATE every 0.1 s"
@@ -41,11 +42,13 @@ class Closer:
     """A service that closes orders by itself; says READY, ends with SIGTERM."""
 
     name: str
-    command: Callable[[Database, Topic, Path], Sequence[str]]
+    command: Callable[[Database, Place, Path], Sequence[str]]
     plugin: str = ""
     """Of its slot, where it reads one; then it publishes too."""
     enqueue: Callable[[Database], Sequence[str]] | None = None
     """What makes its jobs, once the orders are in the table."""
+    place: Callable[[LocalKafka, Path], Place] = lambda broker, _: servers.Topic(broker, f"closing.{time.time_ns()}")
+    """Where its events go."""
 
 
 class Run(NamedTuple):
@@ -71,7 +74,7 @@ class Run(NamedTuple):
 def ours(plugin: str) -> Closer:
     """cdcwatch, whole."""
 
-    def command(base: Database, topic: Topic, directory: Path) -> list[str]:
+    def command(base: Database, topic: Place, directory: Path) -> list[str]:
         return program.run_command(program.configuration(directory, base, topic=topic, plugin=plugin))
 
     return Closer(f"cdcwatch, {plugin}", command, plugin)
@@ -80,7 +83,7 @@ def ours(plugin: str) -> Closer:
 def closers() -> tuple[list[Closer], dict[str, str]]:
     """The baseline first, and what is missing. Another service to be measured beside them is another entry."""
 
-    def bare(kind: str) -> Callable[[Database, Topic, Path], list[str]]:
+    def bare(kind: str) -> Callable[[Database, Place, Path], list[str]]:
         return lambda base, _topic, _directory: [sys.executable, str(_CLOSERS), kind, base.dsn]
 
     found = [Closer(BASELINE, bare("poll")), Closer("heap and batch UPDATE, nothing else", bare("heap"))]
@@ -113,11 +116,11 @@ def run(
     try:
         with servers.database(server, "bench_closing") as base, tempfile.TemporaryDirectory() as directory:
             base.rows(SCHEMA)
-            topic = servers.Topic(broker, f"closing.{time.time_ns()}")
+            topic = closer.place(broker, Path(directory))
             if closer.plugin:
                 base.make_slot(closer.plugin)
             with service(closer.command(base, topic, Path(directory))) as running:
-                done = _watched(closer, running, base, broker, shape, phase=(number + 0.5) / rounds)
+                done = _watched(closer, running, base, topic, shape, phase=(number + 0.5) / rounds)
                 if closer.plugin:
                     await_confirmed(base)
                 running.stop()
@@ -132,13 +135,12 @@ def run(
     return done
 
 
-def _watched(
-    closer: Closer, running: Service, base: Database, broker: LocalKafka, shape: Shape, *, phase: float
-) -> Run:
+def _watched(closer: Closer, running: Service, base: Database, place: Place, shape: Shape, *, phase: float) -> Run:
     """The load, and what it cost until the last close."""
 
     def costs_s() -> tuple[float, float, float]:
-        return running.cpu_s, tree_cpu_s(base.server.pid or 0), process_cpu_s(broker.pid or 0)
+        keeps_s = process_cpu_s(place.server_pid) if place.server_pid else 0.0
+        return running.cpu_s, tree_cpu_s(base.server.pid or 0), keeps_s
 
     def enqueue() -> None:
         if closer.enqueue is not None:
@@ -168,13 +170,13 @@ def await_confirmed(base: Database) -> None:
         time.sleep(0.1)
 
 
-def _problem(closer: Closer, run: Run, shape: Shape, topic: Topic) -> str:
+def _problem(closer: Closer, run: Run, shape: Shape, place: Place) -> str:
     """Why this run doesn't count; empty when it does. That a peer was early is told in its row."""
     closed = len(run.lateness_ms)
     if closer.plugin and run.lateness_ms[0] < 0:
         return f"closed {sum(late_ms < 0 for late_ms in run.lateness_ms)} orders early"
     if closed < shape.orders:
         return f"closed {closed:,} of {shape.orders:,} orders"
-    if closer.plugin and (found := topic.count()) != 2 * shape.orders:
+    if closer.plugin and (found := place.count()) not in {None, 2 * shape.orders}:
         return f"{found:,} of {2 * shape.orders:,} events in the topic"
     return ""

@@ -11,7 +11,8 @@ import orjson
 from bench.servers import SLOT
 
 if TYPE_CHECKING:
-    from bench.servers import Database, Topic
+    from bench.places import Place
+    from bench.servers import Database
 
 _PROGRAM = Path(sys.executable).with_name("cdcwatch")
 _PROFILER = Path(sys.executable).with_name("py-spy")
@@ -22,7 +23,7 @@ def configuration(
     directory: Path,
     base: Database,
     *,
-    topic: Topic | None,
+    topic: Place | None,
     delivery: str = "exactly_once",
     slot: str = SLOT,
     plugin: str = "wal2json",
@@ -33,15 +34,9 @@ def configuration(
     sections: dict[str, dict[str, str]] = {
         "postgres": {"dsn": base.dsn},
         "slot": {"name": slot, "plugin": plugin},
-        "sink": {"kind": "kafka" if topic else "none"},
         "telemetry": {"listen": listen},
+        **(topic.sections(delivery) if topic else {"sink": {"kind": "none"}}),
     }
-    if topic is not None:
-        sections["kafka"] = {
-            "bootstrap_servers": topic.broker.bootstrap_servers,
-            "topic": topic.name,
-            "delivery": delivery,
-        }
     lines = []
     for name, keys in sections.items():
         lines.append(f"[{name}]")

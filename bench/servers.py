@@ -150,6 +150,19 @@ class Topic:
         create_topic(self.settings, name, PARTITIONS, {})
         require_progress_topic(self._producer, self.settings)
 
+    @property
+    def server_pid(self) -> int:
+        """The broker's."""
+        return self.broker.pid or 0
+
+    def sections(self, delivery: str) -> dict[str, dict[str, str]]:
+        """What a configuration says of it."""
+        servers = self.broker.bootstrap_servers
+        return {
+            "sink": {"kind": "kafka"},
+            "kafka": {"bootstrap_servers": servers, "topic": self.name, "delivery": delivery},
+        }
+
     def begin_at(self, base: Database, slot: str = SLOT) -> None:
         """As if the program had read `slot` as far as it stands: no first start, no snapshot of the table."""
         system_identifier, timeline = base.rows(
