@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from bench import growth, program, servers
 from bench.closing import await_confirmed
 from bench.load import SCHEMA
-from bench.process import environment, service
+from bench.process import Failure, environment, service
 from bench.report import Table
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PENDING = (100_000, 1_000_000)
 _CHANGES = 200_000
 _ROWS_A_COMMIT = 1_000
 _REST_S = 5.0
+_STREAMING_TIMEOUT_S = 30.0
+_STREAMING = "SELECT 1 FROM pg_stat_replication WHERE state IN ('catchup', 'streaming')"
 _INSERT = """
 INSERT INTO orders (id, customer_id, total, expires_at)
 SELECT id, id %% 977, 12.50, now() + interval '1 day' FROM generate_series(%s::bigint, %s) AS id
@@ -41,8 +44,9 @@ Growth of the resident set of a process in which the schedule holds so many orde
 over an hour, versions 0.
 """
 _START_EXPLANATION = """
-From the start of a process, files in the page cache and modules compiled. READY: the slot is taken and streams, the
-topic is fenced and its record read, orders are closed; an empty table, and one start before that isn't counted.
+From the start of a process, files in the page cache and modules compiled. Streaming: the server's walsender has begun
+to stream, as pg_stat_replication tells, asked every five milliseconds. READY: the slot is taken and streams, the topic
+is fenced and its record read, orders are closed; an empty table, and one start before that isn't counted.
 Imports: the sum of `python -X importtime`, which itself takes some of it. To python: to `python -c pass`, the median.
 """
 
@@ -106,6 +110,7 @@ def _starts(server: LocalPostgres, broker: LocalKafka, starts: int) -> Table:
     for plugin in servers.PLUGINS:
         with servers.database(server, "bench_start") as base, tempfile.TemporaryDirectory() as directory:
             path = _prepared(base, broker, Path(directory), plugin)
+            note(f"cdcwatch run until streaming, {plugin}", lambda path=path, base=base: _streaming_s(path, base))
             note(f"cdcwatch run until READY, {plugin}", lambda path=path: _ready_s(path))
             if plugin == "wal2json":
                 note("the imports of cdcwatch run", lambda path=path: _imports_s(path), times=3)
@@ -129,6 +134,29 @@ def _ready_s(path: Path) -> float:
         ready_s = time.monotonic() - began_s
         running.stop()
     return ready_s
+
+
+def _streaming_s(path: Path, base: Database) -> float:
+    while base.rows(_STREAMING):  # the one before is on its way out
+        time.sleep(0.01)
+    seen: list[float] = []
+    streams = threading.Thread(target=lambda: seen.append(_begun_s(base)))
+    began_s = time.monotonic()
+    streams.start()
+    with service(program.run_command(path)) as running:
+        streams.join()
+        running.stop()
+    return seen[0] - began_s
+
+
+def _begun_s(base: Database) -> float:
+    """When a walsender streams, by the monotonic clock; one that ends doesn't count."""
+    give_up_s = time.monotonic() + _STREAMING_TIMEOUT_S
+    while not base.rows(_STREAMING):
+        if time.monotonic() > give_up_s:
+            raise Failure("no walsender streams")
+        time.sleep(0.005)
+    return time.monotonic()
 
 
 def _imports_s(path: Path) -> float:

@@ -1,28 +1,26 @@
-"""Kafka, as everybody but the writer sees it."""
+"""Kafka, as everybody but the writer sees it.
+
+What `run` does without is loaded when it is asked for: it is a tenth of a start.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient
-
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.handoff.client import client_configuration, connected_client
-from cdcwatch.handoff.dead_letters import of_dead_letters
-from cdcwatch.handoff.group import GroupMember
 from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.ledger import find_progress, forget_progress, progress_topic
-from cdcwatch.handoff.preflight import broker_checks
-from cdcwatch.handoff.registry_check import registry_checks
-from cdcwatch.handoff.tail import TopicTail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cdcwatch.handoff.group import GroupMember
     from cdcwatch.handoff.member import Holder
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.record import Record
     from cdcwatch.handoff.sink import Sink
+    from cdcwatch.handoff.tail import TopicTail
     from cdcwatch.settings import Settings
     from cdcwatch.slot.check import Check
 
@@ -60,6 +58,9 @@ class KafkaBus:
         self, *, dead: bool = False, is_ended: Callable[[], bool], wanted: Callable[[Record], bool] | None = None
     ) -> TopicTail:
         """Of the table's topic."""
+        from cdcwatch.handoff.dead_letters import of_dead_letters  # noqa: PLC0415
+        from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415
+
         events = self._settings.for_events()
         return TopicTail(
             of_dead_letters(events) if dead else events, is_ended=is_ended, wanted=wanted or (lambda _record: True)
@@ -67,11 +68,16 @@ class KafkaBus:
 
     def checks(self, *, hears: bool = False) -> list[Check]:
         """Broker, topics, rights; of who writes the schema registry, too."""
+        from cdcwatch.handoff.preflight import broker_checks  # noqa: PLC0415
+        from cdcwatch.handoff.registry_check import registry_checks  # noqa: PLC0415
+
         checks = broker_checks(self._settings, hears=hears)
         return checks if hears else checks + registry_checks(self._settings)
 
     def why_unreachable(self) -> str:
         """Asks for the topic's metadata."""
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
         try:
             connected_client(AdminClient, client_configuration(self._kafka), self._kafka.topic)
         except CdcwatchError as error:
@@ -80,4 +86,6 @@ class KafkaBus:
 
     def member(self, holder: Holder) -> GroupMember:
         """Of the consumer group."""
+        from cdcwatch.handoff.group import GroupMember  # noqa: PLC0415
+
         return GroupMember(self._settings.for_events(), self._settings.slot.name, holder)
