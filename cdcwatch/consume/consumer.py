@@ -8,6 +8,7 @@ order. Offsets are committed up to where all is settled. docs/consume.md has the
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from contextlib import suppress
@@ -98,7 +99,11 @@ class Consumer:
         }
         self._dead = DeadLetters(shared, group, dead_topic)
         for topic in self._topics:
-            self._dead.topic_of(topic)
+            if self._hears(self._dead.topic_of(topic)):
+                raise ConfigurationError(
+                    "the topic of dead letters is one that the consumer reads: each would come again without end",
+                    remedy="another dead_topic=…",
+                )
         self._metrics = GroupMetrics(group, registry)
         self._levels = Levels(stores, self._metrics)
         self._course = Course(
@@ -173,6 +178,10 @@ class Consumer:
         return any(lane.work.holds(event) for lane in lanes)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _hears(self, topic: str) -> bool:
+        """Whether it is one of ours; what begins with ^ is a pattern, as librdkafka has it."""
+        return any(re.match(one, topic) if one.startswith("^") else one == topic for one in self._topics)
 
     def _loop(self) -> None:
         crew = self._crew = Crew(self._workers)

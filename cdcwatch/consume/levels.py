@@ -82,9 +82,7 @@ class Levels:
         rest = [identity for identity in identities if identity not in known]
         if rest:
             with self.deciding():
-                found = self.last.known(rest)
-            self.remember(found)
-            known |= found
+                known |= self.last.known(rest)  # not for the caches: dead letters are among them, and may be forgotten
         return known
 
     def begin(self, identities: Sequence[Identity], owner: str, lease_s: float) -> dict[Identity, Claim]:

@@ -119,7 +119,10 @@ class TransactionalWork:
             return self._failed(items, error, is_broken=False)
         self._again.reset()
         self._metrics.count("taken_over", sum(claim.is_takeover for claim in claims))
-        self._levels.remember([item.identity for item in items])
+        # A dead letter may be forgotten and sent again: no cache must know it.
+        self._levels.remember(
+            [item.identity for item, claim in zip(items, claims, strict=True) if claim.verdict is not Verdict.GIVEN_UP]
+        )
         for item, claim in zip(items, claims, strict=True):
             self._settle(item, "handled" if claim.verdict is Verdict.OURS else "duplicates")
         return 0.0

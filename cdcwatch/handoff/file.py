@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
@@ -28,6 +27,7 @@ from cdcwatch.headway import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
@@ -68,12 +68,14 @@ class FileSink:
     def __init__(self, settings: FileSettings, slot: str, topics: Sequence[str] = ()) -> None:
         """`topics`: of the tables; with several every line names its own."""
         self._settings, self._slot, self._topics = settings, slot, topics
-        self._path = Path(settings.path).absolute()
+        self._path = segments.place_of(settings.path)
         self._lock = FileLock(self._path, slot)
         self._descriptor = -1
         self._end = 0
         """Where our last batch ends: whoever else writes to the file, does so behind it."""
         self._dead = 0
+        self._progress: Progress | None = None
+        """Of our last batch."""
         self._acknowledged: list[range] = []
         self.made_topics: Collection[str] = ()
 
@@ -94,7 +96,8 @@ class FileSink:
             self.close()
             raise
         self._dead = 0 if commit is None else commit.dead
-        return None if commit is None else commit.progress
+        self._progress = None if commit is None else commit.progress
+        return self._progress
 
     def _find(self, *, was_there: bool) -> None:
         """Makes the file where there is none."""
@@ -163,7 +166,7 @@ class FileSink:
             raise UnavailableError("the file is not open", remedy="it is opened again by itself")
         with explained(self._path), self._lock.held():
             self._lock.require_owned()
-            self._require_in_place()
+            self._stay_in_place()
             if os.fstat(self._descriptor).st_size != self._end:
                 self._mend()  # another slot's writer was here; it may have died over it
             count = self._write(events, progress)
@@ -185,7 +188,7 @@ class FileSink:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, start)
             raise
-        self._end, self._dead = start + size_bytes + len(line), self._dead + dead
+        self._end, self._dead, self._progress = start + size_bytes + len(line), self._dead + dead, progress
         if count:
             failpoints.reached("file.synced", changes)
         return count
@@ -205,18 +208,28 @@ class FileSink:
         segments.write_all(self._descriptor, waiting)
         return count, dead, zlib.crc32(waiting, crc32), size_bytes + len(waiting)
 
-    def _require_in_place(self) -> None:
-        """UnavailableError where somebody has moved the file away under us: opening it again makes another one."""
-        try:
-            here = self._path.stat()
-        except FileNotFoundError:
-            here = None
-        ours = os.fstat(self._descriptor)
-        if here is None or (here.st_dev, here.st_ino) != (ours.st_dev, ours.st_ino):
-            raise UnavailableError(
-                f"{self._path} was moved or deleted by somebody",
-                remedy="leave rotation to cdcwatch (file.rotate_bytes); it goes on in a new file",
-            )
+    def _stay_in_place(self) -> None:
+        """Goes on in the file that another slot's writer has rotated to: that begins with where ours had come to.
+
+        UnavailableError where somebody has moved the file away under us: opening it again makes another one.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+                return
+            if segments.numbered(self._path):
+                fresh = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+                try:
+                    end = segments.committed_end(fresh, os.fstat(fresh).st_size)
+                    commit = _newest_commit(fresh, end, self._slot, self._path)
+                    if (None if commit is None else commit.progress) == self._progress:
+                        fresh, self._descriptor, self._end = self._descriptor, fresh, end
+                        return
+                finally:
+                    os.close(fresh)
+        raise UnavailableError(
+            f"{self._path} was moved or deleted by somebody",
+            remedy="leave rotation to cdcwatch (file.rotate_bytes); it goes on in a new file",
+        )
 
     def _rotate(self) -> None:
         """What was written is durable whether this succeeds or not."""
@@ -245,7 +258,7 @@ class FileSink:
 
 def newest_commit(settings: FileSettings, slot: str) -> Commit | None:
     """For those who only look; None without the file. PreconditionError, UnavailableError."""
-    path = Path(settings.path).absolute()
+    path = segments.place_of(settings.path)
     if not path.exists():
         return None
     with explained(path):

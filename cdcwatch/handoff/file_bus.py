@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError
@@ -35,7 +34,7 @@ class FileBus:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._file = settings, settings.file
-        self._path = Path(settings.file.path).absolute()
+        self._path = segments.place_of(settings.file.path)
 
     @property
     def progress_place(self) -> str:

@@ -53,6 +53,7 @@ class FileLock:
         """Nobody else writes meanwhile. UnavailableError where somebody does, for seconds."""
         self._take()
         try:
+            self._require_in_place()
             yield
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -75,6 +76,16 @@ class FileLock:
                 f"another process writes the events of {self._slot} to this file now (pid {pid})",
                 remedy="see that one cdcwatch has this slot; or give the other a slot and a file of its own",
             )
+
+    def _require_in_place(self) -> None:
+        """UnavailableError where others would lock another file; opening makes it anew, or takes that one."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+                return
+        raise UnavailableError(
+            f"{self._path} was moved or deleted by somebody",
+            remedy="leave it there: it keeps two processes from writing at once; it is made anew",
+        )
 
     def _owners(self) -> dict[str, str]:
         try:

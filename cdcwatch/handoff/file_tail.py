@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdcwatch.errors import PreconditionError, UnavailableError
@@ -16,21 +16,28 @@ from cdcwatch.instant import read_instant, to_unix_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cdcwatch.settings import FileSettings
 
 _LOOK_S: Final = 0.02
 _BLOCK_BYTES: Final = 1 << 20
 _BYTES_A_RECORD: Final = 600
-_AGAIN: Final = 5
+_AGAIN: Final = 100
+_HELD: Final = 200
+"""So many files are open at a time, the newest; those before them are opened when they are read."""
 _TIME: Final = b',"time":"'
 
 
 class _Segment(NamedTuple):
-    """An open file of the journal, and where its committed lines end."""
+    """A file of the journal, and where its committed lines end."""
 
+    path: Path
     descriptor: int
+    """-1: opened when it is read."""
     inode: int
+    number: int
+    """That it has, or will have once it is full."""
     base: int
     """Bytes of the files before it."""
     end: int
@@ -55,22 +62,26 @@ class FileTail:
         """
         self.topic, self.read_count = topic, 0
         self._dead, self._takes_unnamed, self._is_ended, self._wanted = dead, takes_unnamed, is_ended, wanted
-        self._path = Path(settings.path).absolute()
+        self._path = segments.place_of(settings.path)
         self._segments = self._opened()
-        self._at = sum(self._segments[-1][2:4])
+        self._at = self._segments[-1].base + self._segments[-1].end
         """Where following goes on, in bytes of the whole journal."""
+        self._coming: Iterator[Record] = iter(())
+        """What is left of the last look: a block of it is read once, not for each record."""
 
     def close(self) -> None:
         """Lets go."""
         for segment in self._segments:
-            os.close(segment.descriptor)
+            if segment.descriptor >= 0:
+                os.close(segment.descriptor)
         self._segments = []
 
     def so_far(self) -> Iterator[Record]:
         """Every record up to the opening."""
         self.read_count = 0
         for segment in self._segments:
-            yield from self._records(segment, 0)
+            with _held(segment) as one:
+                yield from self._records(one, 0)
 
     def last(self, count: int) -> list[Record]:
         """The last `count`, in order."""
@@ -78,26 +89,29 @@ class FileTail:
         found: deque[Record] = deque(maxlen=count)
         if not count:
             return []
-        span = count * _BYTES_A_RECORD
         for segment in reversed(self._segments):
-            records: list[Record] = []
-            while True:
-                start = max(0, segment.end - span)
-                records = list(self._records(segment, self._line_after(segment, start)))
-                if not start or len(records) >= count - len(found):
-                    break
-                span *= 4
-            found.extendleft(reversed(records[-(count - len(found)) :]))
+            with _held(segment) as one:
+                found.extendleft(reversed(self._last_of(one, count - len(found))))
             if len(found) >= count:
                 break
         return list(found)
+
+    def _last_of(self, segment: _Segment, count: int) -> list[Record]:
+        span = count * _BYTES_A_RECORD
+        while True:
+            start = max(0, segment.end - span)
+            records = list(self._records(segment, self._line_after(segment, start)))
+            if not start or len(records) >= count:
+                return records[-count:]
+            span *= 4
 
     def about(self, key: bytes, count: int, scan_records: int) -> list[Record]:
         """As of `Tail`; looks at whole files from the newest on, until `scan_records` were seen."""
         self.read_count = 0
         found: list[Record] = []
         for segment in reversed(self._segments):
-            here = [one for one in self._records(segment, 0) if one.is_about_all or one.key == key]
+            with _held(segment) as opened:
+                here = [one for one in self._records(opened, 0) if one.is_about_all or one.key == key]
             found = here + found
             if sum(not one.is_about_all for one in found) >= count or self.read_count >= scan_records:
                 break
@@ -110,7 +124,11 @@ class FileTail:
         """The next record; None where none comes in that time."""
         give_up_s = time.monotonic() + wait_s
         while not self._is_ended():
-            for record in self._new():
+            record = next(self._coming, None)
+            if record is None:
+                self._coming = self._new()
+                record = next(self._coming, None)
+            if record is not None:
                 return record
             left_s = give_up_s - time.monotonic()
             if left_s <= 0:
@@ -149,21 +167,26 @@ class FileTail:
         return moved and os.fstat(segment.descriptor).st_size == segment.end
 
     def _move_on(self, before: _Segment) -> None:
-        """On to the file behind that one; where that is gone, to the oldest there is."""
-        fresh = self._opened()
-        place = next((at for at, one in enumerate(fresh) if one.inode == before.inode), -1)
-        following = fresh[place + 1 :]
-        if not following:
-            for one in fresh:
-                os.close(one.descriptor)
+        """On to the file behind that one; where that is gone, to the oldest that came after it."""
+        for _ in range(_AGAIN):
+            names = segments.numbered(self._path)
+            later = [name for name in names if segments.number_of(name) > before.number]
+            name = later[0] if later else self._path
+            try:
+                descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            inode = os.fstat(descriptor).st_ino
+            if inode == before.inode or segments.numbered(self._path) != names:
+                os.close(descriptor)  # a rotation that has only begun, or another one came between
+                continue
+            number = segments.number_of(name) if later else _next_number(names)
+            base = before.base + before.end
+            self.close()
+            end = segments.committed_end(descriptor, os.fstat(descriptor).st_size)
+            self._segments = [_Segment(name, descriptor, inode, number, base, end)]
+            self._at = base
             return
-        base = before.base + before.end
-        for one in self._segments:
-            os.close(one.descriptor)
-        for one in (*fresh[: place + 1], *following[1:]):
-            os.close(one.descriptor)
-        self._segments = [following[0]._replace(base=base)]
-        self._at = base
 
     def _records(self, segment: _Segment, start: int) -> Iterator[Record]:
         for offset, line in _lines(segment.descriptor, start, segment.end):
@@ -196,12 +219,13 @@ class FileTail:
     def _opened(self) -> list[_Segment]:
         """All of them, the oldest first; again where one was moved meanwhile."""
         for _ in range(_AGAIN):
-            names = [*segments.numbered(self._path), self._path] if self._path.parent.is_dir() else [self._path]
-            descriptors: list[int] = []
+            names = segments.numbered(self._path) if self._path.parent.is_dir() else []
+            held: list[_Segment] = []
             try:
-                descriptors = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
-                if [*segments.numbered(self._path), self._path] == names:
-                    return self._measured(descriptors)
+                held.extend(_opened_one(name, segments.number_of(name)) for name in names[-_HELD:])
+                held.append(_opened_one(self._path, _next_number(names)))
+                if segments.numbered(self._path) == names:
+                    return self._measured([_unopened(name) for name in names[:-_HELD]], held)
             except FileNotFoundError:
                 if not segments_there(self._path):
                     raise PreconditionError(
@@ -213,24 +237,53 @@ class FileTail:
                     f"{self._path} can't be read: {os.strerror(error.errno or 0)}",
                     remedy="read it as the user that writes it, or give this one the right to read",
                 ) from error
-            for descriptor in descriptors:
-                os.close(descriptor)
+            for segment in held:
+                os.close(segment.descriptor)
         raise UnavailableError(f"{self._path} is rotated all the time", remedy="file.rotate_bytes is too small")
 
-    def _measured(self, descriptors: list[int]) -> list[_Segment]:
+    def _measured(self, unopened: list[_Segment], held: list[_Segment]) -> list[_Segment]:
+        if len(held) > 1 and held[-1].inode == held[-2].inode:  # a rotation that has only begun: two names
+            os.close(held.pop().descriptor)
+        segments.require_journal(held[0].descriptor, self._path)
         found: list[_Segment] = []
         base = 0
-        for descriptor in descriptors:
-            facts = os.fstat(descriptor)
-            if found and facts.st_ino == found[-1].inode:  # a rotation that has only begun: two names
-                os.close(descriptor)
-                continue
-            if not base:
-                segments.require_journal(descriptor, self._path)
-            end = segments.committed_end(descriptor, facts.st_size)
-            found.append(_Segment(descriptor, facts.st_ino, base, end))
+        for segment in (*unopened, *held):
+            end = segment.end if segment.descriptor < 0 else segments.committed_end(segment.descriptor, segment.end)
+            found.append(segment._replace(base=base, end=end))
             base += end
         return found
+
+
+def _opened_one(name: Path, number: int) -> _Segment:
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    facts = os.fstat(descriptor)
+    return _Segment(name, descriptor, facts.st_ino, number, 0, facts.st_size)
+
+
+def _unopened(name: Path) -> _Segment:
+    facts = name.stat()
+    return _Segment(name, -1, facts.st_ino, segments.number_of(name), 0, facts.st_size)
+
+
+def _next_number(names: list[Path]) -> int:
+    return segments.number_of(names[-1]) + 1 if names else 1
+
+
+@contextmanager
+def _held(segment: _Segment) -> Iterator[_Segment]:
+    """Open. One that was deleted meanwhile is empty."""
+    if segment.descriptor >= 0:
+        yield segment
+        return
+    try:
+        descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield segment._replace(end=0)
+        return
+    try:
+        yield segment._replace(descriptor=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def segments_there(path: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
@@ -19,11 +20,15 @@ from cdcwatch.handoff.journal import COMMIT_HEAD, HEADER, Commit, encoded_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _BLOCK_BYTES: Final = 256 * 1024
 _MODE: Final = 0o640
 _DIGITS: Final = 6
+
+
+def place_of(path: str) -> Path:
+    """Where the files are: where a link leads, so that all that stands beside the journal does so for everybody."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path).absolute()  # noqa: PTH114
 
 
 def numbered(path: Path) -> list[Path]:
@@ -31,6 +36,12 @@ def numbered(path: Path) -> list[Path]:
     pattern = re.compile(rf"{re.escape(path.name)}\.(\d{{{_DIGITS},}})")
     found = [(int(match[1]), one) for one in path.parent.iterdir() if (match := pattern.fullmatch(one.name))]
     return [one for _, one in sorted(found)]
+
+
+def number_of(path: Path) -> int:
+    """That of a full one; 0 of any other."""
+    match = re.fullmatch(rf".*\.(\d{{{_DIGITS},}})", path.name, re.DOTALL)
+    return int(match[1]) if match else 0
 
 
 def make(path: Path, commits: Iterable[Commit] = ()) -> None:
@@ -42,7 +53,7 @@ def make(path: Path, commits: Iterable[Commit] = ()) -> None:
 def rotate(path: Path, commits: Iterable[Commit]) -> Path:
     """The full file gets a number, and a new one its place. OSError: as before, or `recover_rotation` mends it."""
     last = numbered(path)
-    number = int(last[-1].name.rpartition(".")[2]) + 1 if last else 1
+    number = number_of(last[-1]) + 1 if last else 1
     full, aside = path.with_name(f"{path.name}.{number:0{_DIGITS}d}"), _written_aside(path, commits)
     full.hardlink_to(path)
     failpoints.reached("file.rotating")
@@ -52,15 +63,16 @@ def rotate(path: Path, commits: Iterable[Commit]) -> Path:
 
 
 def recover_rotation(path: Path) -> None:
-    """What a process left that died over it: `path` is always there, for a moment under two names. OSError."""
+    """Undoes what a process left that died over it: `path` is always there, for a moment under two names. OSError.
+
+    What it had made aside may be old by now: another slot's writer goes on in `path`.
+    """
     aside, full = _aside(path), numbered(path)[-1:]
     if not aside.exists():
         return
     if full and path.exists() and full[0].samefile(path):
-        aside.rename(path)
-        sync_directory(path)
-    else:
-        aside.unlink()
+        full[0].unlink()
+    aside.unlink()
 
 
 def require_journal(descriptor: int, path: Path) -> None:

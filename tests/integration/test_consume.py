@@ -326,6 +326,7 @@ def test_what_can_not_be_is_refused_with_its_remedy(
         ({"client": {"enable.auto.commit": True}}, "client= can't set enable.auto.commit"),
         ({"group": "a group"}, "no name of a topic"),
         ({"tries": 0}, "positive"),
+        ({"dead_topic": topic}, "one that the consumer reads"),
     ):
         with pytest.raises(ConfigurationError, match=said_so):
             make(**given)

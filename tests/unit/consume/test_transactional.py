@@ -158,3 +158,25 @@ def test_the_event_is_its_handlers_while_the_transaction_is_open() -> None:
 def test_a_transaction_needs_a_database() -> None:
     with pytest.raises(ConfigurationError, match="PostgresStore as the last"):
         Bench(each(lambda _, __: None, in_transaction=True), MemoryStore())
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_dead_letter_that_is_forgotten_and_sent_again_is_known_to_no_cache(asked_first: bool) -> None:
+    table = Table()
+    failing: dict[str, list[Exception]] = {"a": [ValueError()] * 3}
+    bench = bench_of(table, failing)
+    cache, postgres = FakeStore(bench.clock, name="cache", rank=1), bench.stores[0]
+    bench = Bench(bench.course.handling, cache, postgres, clock=bench.clock)
+    bench.hear(record(0, "a"))
+    bench.run()
+    assert len(bench.grave.letters) == 1
+    if not asked_first:  # as where it was given up between the question and the transaction
+        postgres.known = lambda _: set()  # type: ignore[method-assign]
+    bench.hear(record(1, "a"))  # sent again, too early
+    bench.run()
+    assert (table.effects, bench.counted["duplicates"]) == ([], 1)
+    table.completed.clear()  # Store.forget, of the last one
+    table.attempts.clear()
+    bench.hear(record(2, "a"))
+    bench.run()
+    assert table.effects == ["a"]
