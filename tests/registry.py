@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import tarfile
 import threading
 import urllib.request
@@ -25,6 +26,8 @@ from tests.services import scratch_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
+
+    from tests.certificates import Certificate
 
 VERSION = "2.6.13.Final"  # the last that runs on Java 17
 _PATH = "/apis/ccompat/v7"
@@ -74,7 +77,7 @@ def _answers(url: str) -> bool:
 class SmallRegistry:
     """Takes every schema and gives it a number, or answers every request with `status`. Listens until it is closed."""
 
-    def __init__(self, port: int | None = None) -> None:
+    def __init__(self, port: int | None = None, *, certificate: Certificate | None = None) -> None:
         self.status, self.asked = 200, 0
         self._schemas: list[tuple[str, str]] = []
         this = self
@@ -99,12 +102,19 @@ class SmallRegistry:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port or 0), Handler)
+        self._scheme = "http"
+        if certificate is not None:
+            context, self._scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
+            context.load_cert_chain(certificate.path, certificate.key)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def _said(self, path: str, body: str) -> tuple[int, Any]:  # noqa: PLR0911  an answer each
         if self.status != 200:

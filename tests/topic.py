@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from cdcwatch.handoff.values import Values
+from cdcwatch.settings import KafkaSettings
+
 
 class Found(NamedTuple):
     """A committed record."""
@@ -15,6 +18,14 @@ class Found(NamedTuple):
     key: bytes | None
     value: bytes
     headers: list[tuple[str, bytes]]
+
+
+def from_avro(record: Found) -> Found:
+    """The same with its value in JSON, and without headers. AssertionError for one that is in JSON."""
+    value = Values(KafkaSettings()).as_json(record.value, lambda: record.headers)
+    assert record.value[:1] == b"\0"
+    assert value is not None
+    return record._replace(value=value, headers=[])
 
 
 def read_topic(bootstrap_servers: str, topic: str, *, timeout_s: float = 30) -> list[Found]:

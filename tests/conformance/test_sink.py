@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,12 +23,13 @@ from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.handoff.sink import Batch, FencedError, NoSink
-from cdcwatch.settings import FileSettings, KafkaSettings
+from cdcwatch.settings import FileSettings, KafkaSettings, RegistrySettings
 from tests.conformance.redis_world import RedisWorld
 from tests.fakes.sink import FakeBroker, FakeSink
 from tests.fakes.table import WATCHED
 from tests.murmur2 import partition_of
-from tests.topic import Found, read_topic
+from tests.registry import SmallRegistry
+from tests.topic import Found, from_avro, read_topic
 from tests.waiting import wait_until
 
 SLOT = "orders_slot"
@@ -79,22 +80,23 @@ class CutAfterCommit:
 
 
 class KafkaWorld:
-    publishes = has_headers = True
+    publishes = True
     partitions = PARTITIONS
 
-    def __init__(self, kafka, topic, *, is_exact):
-        self.is_exact = is_exact
+    def __init__(self, kafka, topic, *, is_exact, registry=""):
+        self.is_exact, self.has_headers = is_exact, not registry
         self.servers, self.topic = kafka.bootstrap_servers, topic
-        self.sinks = []
+        self.sinks, self.format = [], {"format": "avro", "registry": RegistrySettings(url=registry)} if registry else {}
 
     def sink(self, slot=SLOT):
         kind = ExactlyOnceSink if self.is_exact else AtLeastOnceSink
-        made = kind(KafkaSettings(bootstrap_servers=self.servers, topic=self.topic), slot)
+        made = kind(KafkaSettings(bootstrap_servers=self.servers, topic=self.topic, **self.format), slot)
         self.sinks.append(made)
         return made
 
     def records(self):
-        return read_topic(self.servers, self.topic)
+        found = read_topic(self.servers, self.topic)
+        return [from_avro(record) for record in found] if self.format else found
 
     def dead(self):
         return [(record.key, record.value) for record in read_topic(self.servers, f"{self.topic}.dead")]
@@ -173,14 +175,16 @@ def made(request):
     if request.param.startswith("fake"):
         yield FakeWorld(is_exact=is_exact)
         return
-    if request.param.startswith("redis"):
-        server, stream = request.getfixturevalue("redis_server"), request.getfixturevalue("stream")
-        world = RedisWorld(server, stream, PARTITIONS)
-    else:
-        world = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"), is_exact=is_exact)
-    yield world
-    for sink in world.sinks:
-        sink.close()
+    with SmallRegistry() if "Avro" in request.param else nullcontext() as registry:
+        if request.param.startswith("redis"):
+            server, stream = request.getfixturevalue("redis_server"), request.getfixturevalue("stream")
+            world = RedisWorld(server, stream, PARTITIONS)
+        else:
+            kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
+            world = KafkaWorld(kafka, topic, is_exact=is_exact, registry=registry.url if registry else "")
+        yield world
+        for sink in world.sinks:
+            sink.close()
 
 
 @pytest.fixture(params=[*PUBLISHING, "none"])
@@ -189,7 +193,7 @@ def world(request):
         yield world
 
 
-@pytest.fixture(params=PUBLISHING)
+@pytest.fixture(params=[*PUBLISHING, "Avro exactly once"])
 def publishing(request):
     with made(request) as world:
         yield world

@@ -74,17 +74,20 @@ def test_events_go_out_in_avro_and_are_read_back(
         process.wait_ready()
     world.connection.execute(INSERT.format("interval '1 hour'", 1, 20))
     world.connection.execute("UPDATE orders SET expires_at = clock_timestamp() + id * interval '40 ms', version = 1")
+    processes[0].kill()  # what it had read and not published comes again, with equal ids
     world.connection.execute("UPDATE orders SET status = 'paid' WHERE id = 20")
+    processes[0] = world.run("--role", roles[0])
+    processes[0].wait_ready()
     world.connection.execute("DELETE FROM orders WHERE id = 19")
     world.wait_nothing_due()
     world.wait_confirmed()
-    # Whom a bigint is a text to in JSON: the same order, by its text, whichever format.
     told = cdcwatch("explain", "5", "-c", world.configuration)
     assert told.code == 0, told
-    assert "deadline.expired" in told.out or "expired" in told.out
+    assert "expired" in told.out
     assert "this version's schema, number" in cdcwatch("check", "-c", world.configuration).out
     for process in processes:
         process.stop()
+    assert "tells nothing here" not in world.log.read_text(), "--role close understands every record"
     records = world.judge(exactly_once=delivery == "exactly_once")
     assert {record.event["type"] for record in records} > {
         "deadline.scheduled",

@@ -83,6 +83,13 @@ def test_readers_without_infinity_find_the_nearest_instant(deadline_us: int, tex
     assert (told["deadline"].year, told["deadline_exact"], told["previous_deadline"]) == (year, text, None)
 
 
+@pytest.mark.parametrize(("version", "told"), [(2**53 - 1, 2**53 - 1), (2**53, str(2**53)), (-(2**63), str(-(2**63)))])
+def test_a_version_that_other_readers_would_lose_digits_of_is_a_text(version: int, told: int | str) -> None:
+    bigint = encoder_of(replace(WATCHED, version=Column("version", "bigint")))
+    event = bigint.change(7, Derived(SCHEDULED, Row(0, "pending", version), None), STAMP, 1)
+    assert _there_and_back(event)["data"]["version"] == told
+
+
 def test_headers_are_cloudevents_binary_mode() -> None:
     event = next(sample_events())
     _, headers = avro.Encoder().encode(event.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,11 +17,13 @@ from cdcwatch.handoff.registry_check import registry_checks
 from cdcwatch.handoff.values import Values
 from cdcwatch.local.process import free_port
 from cdcwatch.settings import KafkaSettings, RegistrySettings, Settings
+from tests.certificates import Authority
 from tests.events import sample_events
 from tests.registry import SmallRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SECRET = "hunter2"
 
@@ -72,6 +75,8 @@ def test_one_that_is_away_or_is_no_registry_is_told_apart(small: SmallRegistry) 
     elsewhere = _refusal(_settings(f"{small.url}/elsewhere"))
     assert type(elsewhere) is PreconditionError
     assert "no schema registry answers" in str(elsewhere)
+    with pytest.raises(PreconditionError, match="no schema registry answers"):
+        Registry(_settings(f"{small.url}/elsewhere")).known("orders")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,32 @@ def test_a_reader_asks_for_a_schema_that_the_headers_do_not_tell_and_asks_once(s
     small.status = 503
     with pytest.raises(UnavailableError):
         as_json(b"\0\0\0\0\6" + body, list)
+
+
+def test_certificate_and_name_are_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    authority = Authority(tmp_path / "authority")
+    options: list[dict[str, Any]] = [{}, {"ssl.ca.location": str(authority.path)}]
+    with SmallRegistry(certificate=authority.issue("IP:127.0.0.1")) as registry:
+        unknown = _refusal(_settings(registry.url, client=options[0]))
+        assert Registry(_settings(registry.url, client=options[1])).ids(["orders"]) == {"orders": 1}
+    with SmallRegistry(certificate=authority.issue("DNS:elsewhere.example")) as registry:
+        other_name = _refusal(_settings(registry.url, client=options[1]))
+    for error in (unknown, other_name):
+        assert type(error) is PreconditionError
+        assert "can't be verified" in str(error)
+        assert "ssl.ca.location" in error.remedy
+    capfd.readouterr()  # the server's own complaints about the handshakes
+
+
+@pytest.mark.parametrize("package", ["fastavro", "httpx2", "confluent_kafka.schema_registry"])
+def test_without_the_extra_it_is_said_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in ("avro", "registry"):
+        monkeypatch.delitem(sys.modules, f"cdcwatch.handoff.{name}")
+        monkeypatch.delattr(f"cdcwatch.handoff.{name}")
+    with pytest.raises(ConfigurationError) as raised:
+        maker_of_producers(KafkaSettings(format="avro", registry=_settings("http://127.0.0.1:1")), ["orders"])
+    assert raised.value.remedy == "pip install 'cdcwatch[avro]'"
 
 
 def test_check_judges_every_topic_and_the_link(small: SmallRegistry) -> None:
