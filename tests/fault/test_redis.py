@@ -62,7 +62,7 @@ def test_redis_killed_and_started_again_and_again_under_load(world: RedisWorld, 
     assert_survived(world, sightings, 5)
 
 
-@pytest.mark.soak  # as the frozen one, half a minute each
+@pytest.mark.soak  # half a minute: as long as a stop waits
 def test_sigterm_with_redis_away_ends_with_4_and_confirms_nothing(world: RedisWorld, own_redis: LocalRedis) -> None:
     process = world.run()
     process.wait_ready()
@@ -82,6 +82,7 @@ def test_sigterm_with_redis_away_ends_with_4_and_confirms_nothing(world: RedisWo
     world.judge()
 
 
+@pytest.mark.soak  # the same
 def test_sigterm_while_redis_is_frozen_ends_with_4(world: RedisWorld, own_redis: LocalRedis) -> None:
     process = world.run()
     process.wait_ready()
@@ -101,6 +102,7 @@ def test_sigterm_while_redis_is_frozen_ends_with_4(world: RedisWorld, own_redis:
     world.judge()
 
 
+@pytest.mark.soak  # the suite of all sinks has the fence itself
 def test_a_frozen_process_writes_nothing_once_another_has_taken_over(world: RedisWorld) -> None:
     crashes = Crashes(world)  # an impatient server gives the slot away
     with world.running():
@@ -161,6 +163,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.soak  # test_redis_sink.py has the places inside of the sink
 def test_ended_at_every_hand_off_to_redis(database: Database, redis_server: Redis, stream: str, tmp_path: Path) -> None:
     with RedisWorld(database, redis_server, tmp_path, stream=stream) as world:
         world.install()

@@ -162,6 +162,12 @@ def test_who_begins_hears_a_little_before_the_end(
         sink.publish([batch(2, [event(1, 20)])])
         wait_until(lambda: not a.poll(), 20, "the next is heard")
         assert a.heard[-1] == event(1, 20).value
+        a.poll()  # acknowledges it
+    sink.publish([batch(3, [event(1, number) for number in range(21, 40)])])  # while nobody hears
+    with hearer(settings, "b") as b:
+        settle(b)
+        wait_until(b.poll, 20, "all heard")
+        assert b.heard == [event(1, number).value for number in (37, 38, 39)], "what is older is in the table"
 
 
 def test_entries_that_were_trimmed_unread_are_noticed(settings: RedisSettings, sink: RedisSink) -> None:

@@ -179,6 +179,7 @@ def test_a_first_read_that_was_killed_is_whole_afterwards(world: RedisWorld) -> 
     assert sorted(int(record.key or 0) for record in world.records()) == list(range(1, 2501))
 
 
+@pytest.mark.soak  # test_redis_group.py has the leases, tests/fault/test_redis.py workers without Redis
 def test_workers_come_and_go_under_load(world: RedisWorld, tmp_path: Path) -> None:
     world.environment["CDCWATCH_SWEEP__INTERVAL_S"] = "0"  # it would find what the workers lose
     checked = cdcwatch("check", "--role", "close", "-c", world.configuration)
