@@ -22,6 +22,7 @@ from cdcwatch.handoff.values import Values
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.settings import KafkaSettings
 from cdcwatch.table import Column
+from tests.avro import record_of, written
 from tests.events import DEADLINES, ENDED, ROWS, STAMP, STAMP_OF_A_READ, TWO_COLUMNS, encoder_of, sample_events
 from tests.fakes.table import WATCHED
 
@@ -36,6 +37,7 @@ NUMBER = b"\0\0\0\0\7"
 
 def _there_and_back(event: Event) -> dict[str, Any]:
     body, headers = avro.Encoder().encode(event.value)
+    assert body == written(orjson.loads(event.value))
     sent = [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
     read = AS_JSON(NUMBER + body, lambda: sent)
     assert read is not None
@@ -131,7 +133,7 @@ def readable(written_with: Any, read_with: Any) -> bool:
     written_with, read_with = parse_schema(copy.deepcopy(written_with)), parse_schema(copy.deepcopy(read_with))
     names = {field["name"] for field in written_with["fields"]}
     for event in sample_events():
-        record = {name: value for name, value in avro.record_of(orjson.loads(event.value)).items() if name in names}
+        record = {name: value for name, value in record_of(orjson.loads(event.value)).items() if name in names}
         body = io.BytesIO()
         schemaless_writer(body, written_with, record)
         body.seek(0)
