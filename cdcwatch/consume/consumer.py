@@ -96,6 +96,7 @@ class Consumer:
         self._configuration = {
             **member_configuration(shared, group=group, start=start),
             "on_commit": self._offsets.on_commit,
+            "error_cb": self._tell,
         }
         self._dead = DeadLetters(shared, group, dead_topic)
         for topic in self._topics:
@@ -131,7 +132,7 @@ class Consumer:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._paused: set[tuple[str, int]] = set()
         self._commit_at_s = 0.0
-        self._last_error: int | None = None
+        self._told: set[int] = set()
 
     # -- for the caller ------------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class Consumer:
             if refused is not None:
                 self._refused(refused)
                 continue
-            self._last_error = None
+            self._told.clear()
             lane = self._lanes.get((message.topic(), message.partition()))
             if lane is not None:  # else it was taken from us with the callbacks of this very call
                 lane.offer(record_of(message))
@@ -226,8 +227,13 @@ class Consumer:
         told = explain(error)
         if error.fatal() or isinstance(told, PreconditionError):
             raise told
-        if error.code() != self._last_error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-            self._last_error = error.code()
+        self._tell(error)
+
+    def _tell(self, error: KafkaError) -> None:
+        """Of librdkafka's own too, which come to no record: that brokers are away, for one."""
+        told = explain(error)
+        if error.code() not in self._told and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+            self._told.add(error.code())
             _log.warning("waiting: %s", told, extra={"reason": str(told), "remedy": told.remedy})
 
     def _balance(self) -> None:
@@ -253,8 +259,11 @@ class Consumer:
         self._commit_at_s = now_s + _COMMIT_S
         places = self._offsets.new(self._lanes.values())
         if places:
-            # An error comes to `Offsets.on_commit`; what is not committed comes again, and the store knows it.
-            self._consumer.commit(offsets=places, asynchronous=True)
+            # Its answer comes to `Offsets.on_commit`; what is not committed comes again, and the store knows it.
+            try:
+                self._consumer.commit(offsets=places, asynchronous=True)
+            except KafkaException as error:
+                self._offsets.on_commit(error.args[0], places)
 
     def _keep_leases(self) -> None:
         while not self._left.wait(self._course.lease_s / 4):
@@ -290,15 +299,27 @@ class Consumer:
                 "handlers are still at it after %g s: their events come again to whoever gets the partition",
                 self._drain_s,
             )
-        positions = [] if is_gone else self._offsets.new(lanes)
+        if not is_gone:
+            self._commit_last(lanes)
+        self._offsets.forget(places)
+
+    def _commit_last(self, lanes: Sequence[Lane]) -> None:
+        positions = self._offsets.new(lanes)
         if positions:
             try:
                 self._consumer.commit(offsets=positions, asynchronous=False)
             except KafkaException as error:
                 _log.warning("the last offsets were not committed: their events come again: %s", explained(error))
-        self._offsets.forget(places)
 
     def _leave(self) -> None:
+        """Within bounds: without a broker librdkafka waits for it when it commits, and when it leaves the group."""
+        leaving = threading.Thread(target=self._let_go_of_all, name="consume-leave", daemon=True)
+        leaving.start()
+        leaving.join(2 * self._drain_s)
+        if leaving.is_alive():
+            _log.warning("no broker has answered: the group learns by its time-out that this member is gone")
+
+    def _let_go_of_all(self) -> None:
         self._let_go(list(self._lanes), is_gone=False)
         self._is_closing = True
         if self._consumer is not None:
