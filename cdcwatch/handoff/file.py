@@ -21,7 +21,7 @@ from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff import segments
 from cdcwatch.handoff.file_lock import FileLock
 from cdcwatch.handoff.file_tail import FileTail
-from cdcwatch.handoff.journal import Commit, encoded, encoded_commit
+from cdcwatch.handoff.journal import HEADER, Commit, encoded, encoded_commit, encoded_named
 from cdcwatch.handoff.sink import tell_made_anew
 from cdcwatch.headway import stage
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from cdcwatch.settings import FileSettings
 
 _PIECE_BYTES: Final = 1 << 20
+_IDLE_BYTES: Final = 64 << 10
+"""Of commits without events behind the last one with some; then they are put together."""
 _NO_RETRY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -73,6 +75,8 @@ class FileSink:
         self._descriptor = -1
         self._end = 0
         """Where our last batch ends: whoever else writes to the file, does so behind it."""
+        self._events_end = 0
+        """Where the last batch that holds events ends, whoever's."""
         self._dead = 0
         self._progress: Progress | None = None
         """Of our last batch."""
@@ -120,6 +124,7 @@ class FileSink:
             _log.warning(
                 "%s: %d bytes of a batch that was never committed are taken away", self._path, size - self._end
             )
+        self._events_end = segments.events_end(self._descriptor, self._end)
 
     def publish(self, batches: Sequence[Batch]) -> None:
         """One piece for all of them; durable on return."""
@@ -170,8 +175,10 @@ class FileSink:
             if os.fstat(self._descriptor).st_size != self._end:
                 self._mend()  # another slot's writer was here; it may have died over it
             count = self._write(events, progress)
-            if 0 < self._settings.rotate_bytes <= self._end:
+            if count and 0 < self._settings.rotate_bytes <= self._end:
                 self._rotate()
+            elif not count and self._end - self._events_end > _IDLE_BYTES:
+                self._shrink()
         return count
 
     def _write(self, events: Iterable[Event], progress: Progress | None) -> int:
@@ -190,15 +197,17 @@ class FileSink:
             raise
         self._end, self._dead, self._progress = start + size_bytes + len(line), self._dead + dead, progress
         if count:
+            self._events_end = self._end
             failpoints.reached("file.synced", changes)
         return count
 
     def _write_events(self, events: Iterable[Event]) -> tuple[int, int, int, int]:
         """Events, dead letters among them, checksum and bytes."""
         count = dead = crc32 = size_bytes = 0
+        encode = encoded_named if len(self._topics) > 1 else encoded
         waiting = bytearray()
         for event in events:
-            waiting += encoded(event)
+            waiting += encode(event)
             count += 1
             dead += event.key is None and isinstance(event, DeadLetter)
             if len(waiting) >= _PIECE_BYTES:
@@ -223,6 +232,7 @@ class FileSink:
                     commit = _newest_commit(fresh, end, self._slot, self._path)
                     if (None if commit is None else commit.progress) == self._progress:
                         fresh, self._descriptor, self._end = self._descriptor, fresh, end
+                        self._events_end = segments.events_end(self._descriptor, end)
                         return
                 finally:
                     os.close(fresh)
@@ -230,6 +240,14 @@ class FileSink:
             f"{self._path} was moved or deleted by somebody",
             remedy="leave rotation to cdcwatch (file.rotate_bytes); it goes on in a new file",
         )
+
+    def _shrink(self) -> None:
+        """While no events come, positions do: of them only the newest count."""
+        try:
+            self._end = segments.shrink(self._path, self._descriptor, self._events_end, self._end)
+        except OSError as error:
+            _log.warning("%s can't be shortened: %s; it grows on", self._path, os.strerror(error.errno or 0))
+            self._mend()
 
     def _rotate(self) -> None:
         """What was written is durable whether this succeeds or not."""
@@ -244,6 +262,7 @@ class FileSink:
         before, self._descriptor = self._descriptor, fresh
         os.close(before)
         self._end = os.fstat(fresh).st_size
+        self._events_end = len(HEADER)
         _log.info("%s is full; goes on in a new file", full.name)
         self._forget_old()
 
@@ -254,6 +273,8 @@ class FileSink:
                 old.unlink()
             except OSError as error:
                 _log.warning("%s can't be deleted: %s", old, os.strerror(error.errno or 0))
+            else:
+                _log.info("%s is deleted: file.keep_files = %d", old.name, keep)
 
 
 def newest_commit(settings: FileSettings, slot: str) -> Commit | None:

@@ -64,8 +64,11 @@ class FileTail:
         self._dead, self._takes_unnamed, self._is_ended, self._wanted = dead, takes_unnamed, is_ended, wanted
         self._path = segments.place_of(settings.path)
         self._segments = self._opened()
-        self._at = self._segments[-1].base + self._segments[-1].end
-        """Where following goes on, in bytes of the whole journal."""
+        newest = self._segments[-1]
+        self._at = newest.base + segments.events_end(newest.descriptor, newest.end)
+        """Where following goes on, in bytes of the whole journal: behind an event. What is behind that may shrink."""
+        self._looked_end = -1
+        """As far as the newest file was looked through."""
         self._coming: Iterator[Record] = iter(())
         """What is left of the last look: a block of it is read once, not for each record."""
 
@@ -141,19 +144,22 @@ class FileTail:
     def _new(self) -> Iterator[Record]:
         """Of what was committed since `_at`; that moves with each."""
         segment = self._grown(self._segments[-1])
-        start = self._at - segment.base
-        for offset, line in _lines(segment.descriptor, start, segment.end):
-            self._at = segment.base + offset + len(line)
-            record = self._record(segment, offset, line)
-            if record is not None:
-                yield record
+        if segment.end != self._looked_end:
+            for offset, line in _lines(segment.descriptor, self._at - segment.base, segment.end):
+                if read_line(line) is None:
+                    continue
+                self._at = segment.base + offset + len(line)
+                record = self._record(segment, offset, line)
+                if record is not None:
+                    yield record
+            self._looked_end = segment.end
         if self._is_left(segment):
             self._move_on(segment)
 
     def _grown(self, segment: _Segment) -> _Segment:
         size = os.fstat(segment.descriptor).st_size
-        if size > segment.end:
-            end = segments.committed_end(segment.descriptor, size, segment.end)
+        if size != segment.end:
+            end = segments.committed_end(segment.descriptor, size, self._at - segment.base)
             segment = segment._replace(end=end)
             self._segments[-1] = segment
         return segment
@@ -185,7 +191,7 @@ class FileTail:
             self.close()
             end = segments.committed_end(descriptor, os.fstat(descriptor).st_size)
             self._segments = [_Segment(name, descriptor, inode, number, base, end)]
-            self._at = base
+            self._at, self._looked_end = base, -1
             return
 
     def _records(self, segment: _Segment, start: int) -> Iterator[Record]:

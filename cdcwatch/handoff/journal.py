@@ -56,16 +56,21 @@ class Line(NamedTuple):
     is_dead: bool
 
 
+def encoded_named(event: Event) -> bytes:
+    """An event's line that names its topic, where it has one."""
+    line, topic = encoded(event), event.topic
+    return b'{"topic":%b,%b' % (orjson.dumps(topic), line[1:]) if topic else line
+
+
 def encoded(event: Event) -> bytes:
     """An event's line."""
-    key, value, topic = event
-    head = b'{"topic":%b,' % orjson.dumps(topic) if topic else b"{"
+    key, value, _ = event
     if key is not None:
-        return b'%b"key":%b,"event":%b}\n' % (head, orjson.dumps(key.decode()), value)
+        return b'{"key":%b,"event":%b}\n' % (orjson.dumps(key.decode()), value)
     if isinstance(event, DeadLetter):
-        return b'%b"id":%b,"dead":%b}\n' % (head, orjson.dumps(event.id.decode()), value)
+        return b'{"id":%b,"dead":%b}\n' % (orjson.dumps(event.id.decode()), value)
     about_all = orjson.dumps(event.record_key.decode()) if isinstance(event, GapEvent) else b"null"
-    return b'%b"key":%b,"event":%b}\n' % (head, about_all, for_partition(value, PARTITION))
+    return b'{"key":%b,"event":%b}\n' % (about_all, for_partition(value, PARTITION))
 
 
 def encoded_commit(commit: Commit) -> bytes:

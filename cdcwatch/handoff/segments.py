@@ -104,10 +104,40 @@ def committed_end(descriptor: int, size: int, floor: int = 0) -> int:
     return max(floor, min(len(HEADER), size))
 
 
-def newest_commits(descriptor: int, end: int) -> dict[str, Commit]:
+def events_end(descriptor: int, end: int) -> int:
+    """Where the last batch ends that holds events: behind it stand commits of none."""
+    for start, line in backwards(descriptor, end):
+        commit = _tolerant(line)
+        if commit is not None and commit.events:
+            return start + len(line)
+    return len(HEADER)
+
+
+def shrink(path: Path, descriptor: int, begin: int, end: int) -> int:
+    """Of the commits between `begin` and `end`, all without events, the newest of every slot stays; where it ends then.
+
+    Those are written over the oldest, and are durable before the rest is cut off: whatever happens one of both is
+    there. OSError.
+    """
+    kept = b"".join(map(encoded_commit, newest_commits(descriptor, end, begin).values()))
+    if begin + len(kept) > end // 2 + begin // 2:
+        return end
+    over = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # what is opened to append, appends wherever it is told to write
+    try:
+        if os.pwrite(over, kept, begin) != len(kept):
+            return end
+        os.fdatasync(over)
+        os.ftruncate(over, begin + len(kept))
+        os.fsync(over)
+    finally:
+        os.close(over)
+    return begin + len(kept)
+
+
+def newest_commits(descriptor: int, end: int, floor: int = 0) -> dict[str, Commit]:
     """Of every slot that the file knows. KeyError or ValueError where one is of another version."""
     found: dict[str, Commit] = {}
-    for _, line in backwards(descriptor, end):
+    for _, line in backwards(descriptor, end, floor):
         commit = read_commit(line)
         if commit is not None:
             found.setdefault(commit.slot, commit)

@@ -20,7 +20,7 @@ from cdcwatch.handoff import segments
 from cdcwatch.handoff.bus import bus_of
 from cdcwatch.handoff.file import FileSink, newest_commit
 from cdcwatch.handoff.file_tail import FileTail
-from cdcwatch.handoff.journal import HEADER, encoded, read_line
+from cdcwatch.handoff.journal import HEADER, encoded, encoded_named, read_line
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.handoff.sink import Batch
 from cdcwatch.handoff.told import Told
@@ -75,7 +75,9 @@ def _path(where: FileSettings) -> Path:
 @given(key=st.text(), topic=st.sampled_from(["", "orders", 'a"b']), value=st.dictionaries(st.text(), st.text()))
 def test_a_line_gives_back_what_was_written(key: str, topic: str, value: dict[str, str]) -> None:
     data = orjson.dumps(value)
-    line = encoded(Event(key.encode(errors="replace"), data, topic))
+    event = Event(key.encode(errors="replace"), data, topic)
+    line = encoded_named(event)
+    assert read_line(encoded(event)) == ("", *read_line(line)[1:])
     assert line.count(b"\n") == 1
     assert read_line(line) == (topic, key.encode(errors="replace"), data, False)
     assert orjson.loads(line)["event"] == value
@@ -401,3 +403,73 @@ def test_checks(where: FileSettings) -> None:
         FileSink(missing.file, SLOT).open()
     (hearing,) = bus_of(whole).checks(hears=True)
     assert hearing.state == "fail"
+
+
+def _idle(number: int) -> Batch:
+    return Batch([], _progress(number), range(number, number + 1), 0)
+
+
+def test_a_journal_without_events_does_not_grow_and_is_not_rotated(where: FileSettings) -> None:
+    """Positions of WAL that holds nothing of ours come all the time: they must not drive events out."""
+    where = _rotating(where, keep_files=1)
+    other = _opened(where, "another_slot")
+    other.publish([_batch(99, "other")])
+    sink = _opened(where)
+    sink.publish([_batch(1, "a")])
+    tail = FileTail(where)
+    assert [one.key for one in tail.so_far()] == [b"other", b"a"]
+    most = 0
+    for number in range(2, 600):
+        sink.publish([_idle(number)])
+        most = max(most, _path(where).stat().st_size)
+        if number % 50 == 0:
+            other.publish([_idle(number)])
+            assert tail.came(0) is None
+            assert FileSink(where, SLOT).open() == _progress(number)
+            sink.open()
+    assert most < 80_000
+    assert segments.numbered(_path(where)) == []
+    assert FileSink(where, "another_slot").open() == _progress(550)
+    sink.open()
+    sink.publish([_batch(700, "b", "c")])
+    found = []
+    while (record := tail.came(0)) is not None:
+        found.append(record.key)
+    assert found == [b"b", b"c"]
+    assert _keys(where)[-2:] == ["b", "c"]
+    tail.close()
+    sink.close()
+    other.close()
+
+
+@pytest.mark.parametrize("step", ["pwrite", "ftruncate", "fsync"])
+def test_a_crash_while_positions_are_put_together(
+    where: FileSettings, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    sink = _opened(where)
+    sink.publish([_batch(1, "a")])
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def publish_on() -> None:
+        for number in range(2, 600):
+            held.append(number)
+            sink.publish([_idle(number)])
+
+    held: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            publish_on()
+    sink.close()
+    assert len(held) > 50
+    assert _held(where) == _progress(held[-1])
+    again = FileSink(where, SLOT)
+    assert again.open() == _progress(held[-1])
+    for number in range(1000, 1400):
+        again.publish([_idle(number)])
+    again.publish([_batch(2000, "b")])
+    again.close()
+    assert _keys(where) == ["a", "b"]
+    assert _path(where).stat().st_size < 80_000
