@@ -1,6 +1,6 @@
 """Sends an e-mail for each event `notice.requested`, of any topic of CloudEvents; Redis remembers which were sent.
 
-    pip install 'cdcwatch[redis]'
+    pip install '.[redis]'
     KAFKA=localhost:9092 REDIS=redis://localhost:6379/0 SMTP=localhost:25 python docs/examples/email_sender.py
 
 The data of such an event: {"to": "ann@example.org", "subject": "Your order", "text": "It has expired."}

@@ -106,7 +106,7 @@ def _check_paths(arguments: list[str]) -> None:
 
 def _check_python(name: str, arguments: list[str]) -> None:
     if name == "pip":
-        extras = {f"cdcwatch[{name}]" for name in PROJECT["optional-dependencies"]}
+        extras = {f".[{name}]" for name in PROJECT["optional-dependencies"]}
         assert arguments[0] == "install"
         assert arguments[1:] in ([["."], ["pre-commit"], *([extra] for extra in extras)]), arguments
     elif arguments[0] == "-c":
