@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 BITE_BYTES: Final = 1 << 20
 _BIG_BITE_BYTES: Final = 128 << 10
 """A bite of this size means that we are behind."""
+_PORTION_MESSAGES: Final = 1000
+"""Events are handed over in batches of so many at most: what a sink must write in one piece is never long."""
 _NAP_S: Final = 0.003
 """When behind, the walsender sends faster to a full socket than to a reader that takes every message at once."""
 _WAY_NAP_S: Final = 0.02
@@ -256,21 +258,22 @@ class Follower:
         derivation, decode, feed = self._derivation, self._decode, self._derivation.feed
         dead_before, replayed_before = derivation.dead_letter_count, derivation.replayed_count
         changes_before, known_lsn, bite_bytes = derivation.change_count, derivation.position.end_lsn, 0
-        for received in messages:
-            message = received.tobytes()
-            bite_bytes += len(message)
-            if message[0] == XLOG_DATA:
-                decoded = decode(message[XLOG_DATA_HEADER_BYTES:])
-                if decoded is not None:
-                    feed(decoded)
-            elif message[0] == KEEPALIVE:
-                keepalive = parse_keepalive(message)
-                self._reply_now |= keepalive.reply_requested
-                # Only with nothing in flight: an event that is read and not durable lies before this position.
-                if not derivation.in_transaction and not derivation.has_undrained and self._outbox.is_idle:
-                    derivation.idle_at(keepalive.wal_end)
-        failpoints.reached("stream.parsed", derivation.open_changes)
-        self._hand_over()
+        for at in range(0, len(messages), _PORTION_MESSAGES):
+            for received in messages[at : at + _PORTION_MESSAGES]:
+                message = received.tobytes()
+                bite_bytes += len(message)
+                if message[0] == XLOG_DATA:
+                    decoded = decode(message[XLOG_DATA_HEADER_BYTES:])
+                    if decoded is not None:
+                        feed(decoded)
+                elif message[0] == KEEPALIVE:
+                    keepalive = parse_keepalive(message)
+                    self._reply_now |= keepalive.reply_requested
+                    # Only with nothing in flight: an event that is read and not durable lies before this position.
+                    if not derivation.in_transaction and not derivation.has_undrained and self._outbox.is_idle:
+                        derivation.idle_at(keepalive.wal_end)
+            failpoints.reached("stream.parsed", derivation.open_changes)
+            self._hand_over()
         self._observer.read(
             messages=len(messages),
             changes=derivation.change_count - changes_before,

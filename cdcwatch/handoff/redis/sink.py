@@ -44,7 +44,7 @@ SCRIPT_EVENTS: Final = 1000
 SCRIPT_BYTES: Final = 1 << 20
 """A script is no longer than this, unless one batch of the reader's is: that is in the streams whole or not at all."""
 MOVED_EVENTS: Final = 500
-_MANY_EVENTS: Final = 20_000
+_MANY_EVENTS: Final = 5000
 """A batch of more is put aside first, as a read of the table is."""
 _WAITAOF_MS: Final = 10_000
 _STREAM: Final = "stream"
