@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 ACTIONS = ("exit", "kill", "raise", "term", PAUSE)
 WAYS = [("exactly_once", "wal2json"), ("at_least_once", "wal2json"), ("exactly_once", "pgoutput")]
 ONLY = {"kafka.committed": "exactly_once", "kafka.delivered": "at_least_once"}
-AT_WORK = [name for name in NAMES if not name.startswith(("slot.", "snapshot.", "kafka.dead", "claim.", "file."))]
+AT_WORK = [
+    name for name in NAMES if not name.startswith(("slot.", "snapshot.", "kafka.dead", "claim.", "file.", "redis."))
+]
 
 
 def times(name: str) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ from tests.fault.crash import (
 )
 from tests.fault.test_claim_crashes import CLAIMS
 from tests.fault.test_file_sink import CRASHES as FILE
+from tests.fault.test_redis import POINTS as REDIS
+from tests.integration.test_redis_sink import READ_POINTS as REDIS_READ
 from tests.oracle.world import World
 from tests.slots import QUIET
 from tests.waiting import wait_until
@@ -299,5 +301,5 @@ def test_crashed_while_a_slot_is_made(database: Database, slot: str, tmp_path: P
 def test_every_failpoint_is_reached_above() -> None:
     points = [*ENDINGS, *SURVIVED, *INSIDE_AN_INSERT, *INSIDE_A_SPIKE, *AT_LEAST_ONCE, *sum(FIRST_READ, ())]
     elsewhere = {"kafka.dead_letter", "slot.publication_made", "slot.made"}
-    elsewhere |= {point.name for point in (*CLAIMS, *FILE)}
+    elsewhere |= {point.name for point in (*CLAIMS, *FILE, *REDIS)} | {*REDIS_READ}
     assert {point.name for point in points} | elsewhere == set(NAMES)

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from cdcwatch.local import LocalRedis
     from tests.services import Redis
 
+READ_POINTS = {
+    "redis.staged": "redis.staged=raise",
+    "redis.decided": "redis.decided=raise",
+    "redis.moved": "redis.moved=raise@2",
+}
 EVENTS = [event(number % 7, number) for number in range(2600)]
 
 
@@ -80,7 +85,7 @@ def failing_at(specification: str) -> Iterator[None]:
         failpoints.arm({})
 
 
-@pytest.mark.parametrize("point", ["redis.staged=raise", "redis.decided=raise", "redis.moved=raise@2"])
+@pytest.mark.parametrize("point", READ_POINTS.values())
 def test_a_snapshot_that_is_broken_off_is_finished_by_the_next_or_was_never_there(
     settings: RedisSettings, point: str
 ) -> None:
