@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 1 << 20
 _IDLE_BYTES: Final = 64 << 10
 """Of commits without events behind the last one with some; then they are put together."""
-_NO_RETRY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NO_RETRY: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+)
+_OTHER_VERSION: Final = "%s can't be %s: another version of cdcwatch writes to it for another slot; it grows on"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _log = logging.getLogger(__name__)
@@ -248,6 +251,8 @@ class FileSink:
         except OSError as error:
             _log.warning("%s can't be shortened: %s; it grows on", self._path, os.strerror(error.errno or 0))
             self._mend()
+        except (KeyError, ValueError, TypeError):
+            _log.warning(_OTHER_VERSION, self._path, "shortened")
 
     def _rotate(self) -> None:
         """What was written is durable whether this succeeds or not."""
@@ -258,6 +263,9 @@ class FileSink:
             fresh = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             _log.warning("%s can't be rotated: %s; it grows on", self._path, os.strerror(error.errno or 0))
+            return
+        except (KeyError, ValueError, TypeError):
+            _log.warning(_OTHER_VERSION, self._path, "rotated")
             return
         before, self._descriptor = self._descriptor, fresh
         os.close(before)

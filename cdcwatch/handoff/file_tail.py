@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -27,6 +28,8 @@ _AGAIN: Final = 100
 _HELD: Final = 200
 """So many files are open at a time, the newest; those before them are opened when they are read."""
 _TIME: Final = b',"time":"'
+
+_log = logging.getLogger(__name__)
 
 
 class _Segment(NamedTuple):
@@ -187,6 +190,8 @@ class FileTail:
                 os.close(descriptor)  # a rotation that has only begun, or another one came between
                 continue
             number = segments.number_of(name) if later else _next_number(names)
+            if number > before.number + 1:
+                _log.warning("%d files were deleted before they were read: file.keep_files", number - before.number - 1)
             base = before.base + before.end
             self.close()
             end = segments.committed_end(descriptor, os.fstat(descriptor).st_size)

@@ -184,3 +184,17 @@ def test_following_reads_a_block_once_and_not_for_each_record(tmp_path: Path, mo
             monkeypatch.setattr(os, "pread", lambda *asked: reads.append(asked[1]) or pread(*asked))
             assert len(_came(tail)) == 500
     assert len(reads) < 50
+
+
+def test_a_follower_that_falls_behind_what_is_kept_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "deadlines.jsonl"
+    with _writing(path, rotate_bytes=1000, keep_files=1) as sink, _reading(path) as tail:
+        tail.follow()
+        for number in range(1, 30):
+            sink.publish([_batch(number, f"k{number}")])
+        found = []
+        while (record := tail.came(0)) is not None:
+            found.append(record.key)
+    assert found[-1] == b"k29"
+    assert len(found) < 29
+    assert "files were deleted before they were read" in caplog.text
