@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import redis
 
-from cdcwatch.handoff.file_tail import FileTail
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.settings import FileSettings
 
 if TYPE_CHECKING:

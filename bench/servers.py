@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from psycopg import sql
 
 from cdcwatch.deadline.position import Position
-from cdcwatch.handoff.client import create_topic
-from cdcwatch.handoff.ledger import progress_topic, require_progress_topic
+from cdcwatch.handoff.kafka.client import create_topic
+from cdcwatch.handoff.kafka.ledger import progress_topic, require_progress_topic
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.local import LocalKafka, LocalPostgres
 from cdcwatch.lsn import parse_lsn

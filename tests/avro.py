@@ -7,7 +7,7 @@ from typing import Any
 
 from fastavro import schemaless_writer
 
-from cdcwatch.handoff import avro
+from cdcwatch.handoff.kafka import avro
 from cdcwatch.instant import read_instant, to_unix_us
 
 

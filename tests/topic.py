@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcwatch.handoff.values import Values
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.settings import KafkaSettings
 
 

@@ -17,12 +17,12 @@ def schema(
     _debug: DebugOption = False,
 ) -> None:
     """Print the Avro schema of the events that this version writes with kafka.format = "avro"."""
-    from cdcwatch.handoff.avro import schema_text
+    from cdcwatch.handoff.kafka.avro import schema_text
 
     if not register:
         print(schema_text(), end="")
         return
-    from cdcwatch.handoff.registry import Registry, subject_of
+    from cdcwatch.handoff.kafka.registry import Registry, subject_of
 
     settings = settings_of(context, config)
     if not settings.kafka.registry.url:

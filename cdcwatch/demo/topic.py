@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.deadline.event import NO_ORDER
 from cdcwatch.demo.order import OrderEvent
-from cdcwatch.handoff.client import client_configuration, explain_kafka_exception, made_client, partition_count
-from cdcwatch.handoff.values import Values
+from cdcwatch.handoff.kafka.client import client_configuration, explain_kafka_exception, made_client, partition_count
+from cdcwatch.handoff.kafka.values import Values
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -29,7 +29,7 @@ class TopicReader:
     """A consumer on a thread of its own, from the topic's beginning."""
 
     def __init__(self, settings: KafkaSettings, tally: Tally) -> None:
-        """Connects; the topic is there. Errors as of `cdcwatch.handoff.client`."""
+        """Connects; the topic is there. Errors as of `cdcwatch.handoff.kafka.client`."""
         self._topic, self._tally = settings.topic, tally
         self._as_json = Values(settings).as_json
         self._ended = threading.Event()

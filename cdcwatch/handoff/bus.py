@@ -102,11 +102,11 @@ def bus_of(settings: Settings) -> Bus | None:
     """None: `sink.kind = "none"`. Libraries are loaded where they are used only."""
     kind = settings.sink.kind
     if kind == "kafka":
-        from cdcwatch.handoff.kafka_bus import KafkaBus  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.bus import KafkaBus  # noqa: PLC0415
 
         return KafkaBus(settings)
     if kind == "file":
-        from cdcwatch.handoff.file_bus import FileBus  # noqa: PLC0415
+        from cdcwatch.handoff.file.bus import FileBus  # noqa: PLC0415
 
         return FileBus(settings)
     if kind == "redis":

@@ -263,7 +263,7 @@ def _run(path: Path, log: Path) -> str:
 def test_c10_no_mistake_in_the_configuration_shows_a_secret(
     secured: Secured, guarded: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdcwatch.handoff.client.METADATA_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("cdcwatch.handoff.kafka.client.METADATA_TIMEOUT_S", 0.5)
     path, log = tmp_path / "shop.toml", tmp_path / "log"
     quiet = '[sink]\nkind = "none"\n[telemetry]\nlisten = ""\n'
     kafka = f'[telemetry]\nlisten = ""\n[kafka]\nbootstrap_servers = "127.0.0.1:{secured.port}"\ntopic = "{TOPIC}"\n'

@@ -17,9 +17,9 @@ from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.deadline.rule import CANCELLED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row, Unreadable
 from cdcwatch.errors import UnavailableError
-from cdcwatch.handoff.file import FileSink
-from cdcwatch.handoff.file_tail import FileTail
-from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
+from cdcwatch.handoff.file.sink import FileSink
+from cdcwatch.handoff.file.tail import FileTail
+from cdcwatch.handoff.kafka.sink import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.handoff.sink import Batch, FencedError, NoSink

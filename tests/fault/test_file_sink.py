@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdcwatch.handoff import segments
+from cdcwatch.handoff.file import segments
 from tests.command import cdcwatch
 from tests.fault.crash import INSIDE, PAUSE, Crashes, CrashPoint, crashes_under_load
 from tests.fault.test_kill import killed_again_and_again

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdcwatch.configuration import load_settings
-from cdcwatch.handoff.ledger import find_progress
+from cdcwatch.handoff.kafka.ledger import find_progress
 from cdcwatch.lsn import parse_lsn
 from tests.command import cdcwatch, start_cdcwatch, write_configuration
 from tests.oracle.world import World

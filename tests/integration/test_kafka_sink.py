@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from cdcwatch.deadline.event import Event
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import ConfigurationError, PreconditionError, UnavailableError
-from cdcwatch.handoff import kafka as kafka_sinks
-from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
+from cdcwatch.handoff.kafka import sink as kafka_sinks
+from cdcwatch.handoff.kafka.sink import AtLeastOnceSink, ExactlyOnceSink
 from cdcwatch.handoff.outbox import Outbox
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.settings import KafkaSettings
@@ -232,7 +232,7 @@ def test_a_setting_that_librdkafka_does_not_know(kafka: services.Kafka, topic: s
 
 @KINDS
 def test_no_broker_to_open_is_away_for_now(kind: Callable[..., Sink], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcwatch.handoff.client.METADATA_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("cdcwatch.handoff.kafka.client.METADATA_TIMEOUT_S", 0.5)
     sink = kind(KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="orders.deadlines"), "s")
     with pytest.raises(UnavailableError) as caught:
         sink.open()

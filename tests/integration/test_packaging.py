@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 OFFLINE = ("Failed to establish a new connection", "Connection refused", "Temporary failure in name resolution")
 LOOKS = """
 import importlib, pkgutil, cdcwatch
-OF_AN_EXTRA = {"cdcwatch.tracing.spans", "cdcwatch.tracing.edges", "cdcwatch.handoff.avro", "cdcwatch.handoff.registry"}
+OF_AN_EXTRA = {"cdcwatch.tracing.spans", "cdcwatch.tracing.edges", "cdcwatch.handoff.kafka.avro", "cdcwatch.handoff.kafka.registry"}
 from importlib import resources
 from cdcwatch.queries import query, script
 print(cdcwatch.__file__)
@@ -27,7 +27,7 @@ for module in pkgutil.walk_packages(cdcwatch.__path__, "cdcwatch."):
     if not module.name.endswith("__main__") and module.name not in OF_AN_EXTRA and ".redis." not in module.name:
         importlib.import_module(module.name)
 assert "DeadlineEvent" in resources.files("cdcwatch").joinpath("schemas/deadline-event.v1.avsc").read_text()
-for module, extra in (("avro", "avro"), ("redis.bus", "redis")):
+for module, extra in (("kafka.avro", "avro"), ("redis.bus", "redis")):
     try:
         importlib.import_module(f"cdcwatch.handoff.{module}")
     except Exception as error:

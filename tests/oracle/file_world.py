@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcwatch.handoff import segments
-from cdcwatch.handoff.file_tail import FileTail
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.settings import FileSettings
 from tests.oracle.subscriber import Record
 from tests.oracle.world import World

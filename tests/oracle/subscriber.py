@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcwatch.handoff.values import Values
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.lsn import parse_lsn
 from cdcwatch.settings import KafkaSettings
 from tests.oracle.ledger import Said

@@ -19,7 +19,7 @@ from cdcwatch import __version__
 from cdcwatch.deadline.rule import CANCELLED, EVENT_TYPES, EXPIRED, MOVED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row, Unreadable
 from cdcwatch.decode.note import CloseFailure
-from cdcwatch.handoff import avro
+from cdcwatch.handoff.kafka import avro
 from cdcwatch.instant import NEGATIVE_INFINITY_US
 from cdcwatch.settings import Settings
 from cdcwatch.table import Column

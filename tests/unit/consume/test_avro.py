@@ -17,7 +17,7 @@ from cdcwatch.consume import DeadlineEvent, Event, NotAnEventError, Record, avro
 from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.rule import CANCELLED, MOVED, SCHEDULED, Derived
 from cdcwatch.errors import ConfigurationError, UnavailableError
-from cdcwatch.handoff.avro import Encoder
+from cdcwatch.handoff.kafka.avro import Encoder
 from cdcwatch.instant import NEGATIVE_INFINITY_US, parse_instant
 from tests.unit.test_preflight import WATCHED
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from cdcwatch.deadline.rule import CANCELLED, EXPIRED, MOVED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row
-from cdcwatch.handoff import avro
-from cdcwatch.handoff.values import Values
+from cdcwatch.handoff.kafka import avro
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.settings import KafkaSettings
 from cdcwatch.table import Column
@@ -29,7 +29,7 @@ from tests.fakes.table import WATCHED
 if TYPE_CHECKING:
     from cdcwatch.deadline.event import Event
 
-SCHEMAS = sorted((Path(avro.__file__).parents[1] / "schemas").glob("*.avsc"))
+SCHEMAS = sorted((Path(avro.__file__).parents[2] / "schemas").glob("*.avsc"))
 TEXTS = {path.name: path.read_text() for path in SCHEMAS}
 AS_JSON = Values(KafkaSettings()).as_json
 NUMBER = b"\0\0\0\0\7"

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from cdcwatch.errors import UnavailableError
-from cdcwatch.handoff.client import client_configuration, explain_kafka
+from cdcwatch.handoff.kafka.client import client_configuration, explain_kafka
 from cdcwatch.settings import KafkaSettings
 
 

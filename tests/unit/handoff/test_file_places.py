@@ -13,9 +13,9 @@ import pytest
 from cdcwatch.deadline.event import Event
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import UnavailableError
-from cdcwatch.handoff import segments
-from cdcwatch.handoff.file import FileSink
-from cdcwatch.handoff.file_tail import FileTail
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.sink import FileSink
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.handoff.sink import Batch, FencedError
 from cdcwatch.settings import FileSettings

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from cdcwatch.deadline.event import DeadLetter, Event, GapEvent
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import ConfigurationError, PreconditionError, UnavailableError
-from cdcwatch.handoff import segments
 from cdcwatch.handoff.bus import bus_of
-from cdcwatch.handoff.file import FileSink, newest_commit
-from cdcwatch.handoff.file_tail import FileTail
-from cdcwatch.handoff.journal import HEADER, encoded, encoded_named, read_line
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.journal import HEADER, encoded, encoded_named, read_line
+from cdcwatch.handoff.file.sink import FileSink, newest_commit
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.handoff.progress import Origin, Progress
 from cdcwatch.handoff.sink import Batch
 from cdcwatch.handoff.told import Told
@@ -190,7 +190,7 @@ def test_what_could_not_be_synced_is_not_acknowledged(where: FileSettings, monke
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cdcwatch.handoff.file.os.fdatasync", fails)
+        patch.setattr("cdcwatch.handoff.file.sink.os.fdatasync", fails)
         with pytest.raises(UnavailableError):
             sink.publish([_batch(1, "a")])
     assert sink.acknowledged() == []
@@ -208,7 +208,7 @@ def test_every_acknowledged_batch_was_synced_before(where: FileSettings, monkeyp
         synced.append(os.fstat(descriptor).st_size)
         real(descriptor)
 
-    monkeypatch.setattr("cdcwatch.handoff.file.os.fdatasync", noted)
+    monkeypatch.setattr("cdcwatch.handoff.file.sink.os.fdatasync", noted)
     for number in range(1, 4):
         sink.publish([_batch(number, str(number))])
         assert synced[-1] == _path(where).stat().st_size
@@ -365,7 +365,7 @@ def test_progress_is_forgotten_on_request(where: FileSettings) -> None:
 
 
 def test_a_lock_that_is_held_names_the_process(where: FileSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdcwatch.handoff.file_lock._WAIT_S", 0.05)
+    monkeypatch.setattr("cdcwatch.handoff.file.lock._WAIT_S", 0.05)
     sink = _opened(where)
     program = (
         "import fcntl, sys\n"

@@ -2,7 +2,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff import ledger
+from cdcwatch.handoff.kafka import ledger
 
 PLACE = TopicPartition("orders.deadlines.progress", 0)
 

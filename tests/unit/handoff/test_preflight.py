@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka.admin._acl import AclOperation
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.broker import BrokerFacts, TopicFacts
-from cdcwatch.handoff.preflight import judge_broker
+from cdcwatch.handoff.kafka.broker import BrokerFacts, TopicFacts
+from cdcwatch.handoff.kafka.preflight import judge_broker
 from cdcwatch.settings import KafkaSettings, Settings
 from cdcwatch.slot.check import exit_code
 

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
-from cdcwatch.handoff import avro
-from cdcwatch.handoff.producers import maker_of_producers
-from cdcwatch.handoff.registry import Registry
-from cdcwatch.handoff.registry_check import registry_checks
-from cdcwatch.handoff.values import Values
+from cdcwatch.handoff.kafka import avro
+from cdcwatch.handoff.kafka.producers import maker_of_producers
+from cdcwatch.handoff.kafka.registry import Registry
+from cdcwatch.handoff.kafka.registry_check import registry_checks
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.local.process import free_port
 from cdcwatch.settings import KafkaSettings, RegistrySettings, Settings
 from tests.certificates import Authority
@@ -148,8 +148,8 @@ def test_certificate_and_name_are_verified(tmp_path: Path, capfd: pytest.Capture
 def test_without_the_extra_it_is_said_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     for name in ("avro", "registry"):
-        monkeypatch.delitem(sys.modules, f"cdcwatch.handoff.{name}")
-        monkeypatch.delattr(f"cdcwatch.handoff.{name}")
+        monkeypatch.delitem(sys.modules, f"cdcwatch.handoff.kafka.{name}")
+        monkeypatch.delattr(f"cdcwatch.handoff.kafka.{name}")
     with pytest.raises(ConfigurationError) as raised:
         maker_of_producers(KafkaSettings(format="avro", registry=_settings("http://127.0.0.1:1")), ["orders"])
     assert raised.value.remedy == "pip install 'cdcwatch[avro]'"

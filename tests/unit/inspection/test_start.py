@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.errors import UnavailableError
-from cdcwatch.handoff.kafka_bus import KafkaBus
+from cdcwatch.handoff.kafka.bus import KafkaBus
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark
 from cdcwatch.inspection.peek import Start, start_of
 from cdcwatch.settings import KafkaSettings, Settings, SinkSettings

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from cdcwatch import failpoints
 from cdcwatch.deadline.event import DeadLetter
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff import segments
-from cdcwatch.handoff.file_lock import FileLock
-from cdcwatch.handoff.file_tail import FileTail
-from cdcwatch.handoff.journal import HEADER, Commit, encoded, encoded_commit, encoded_named
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.journal import HEADER, Commit, encoded, encoded_commit, encoded_named
+from cdcwatch.handoff.file.lock import FileLock
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.handoff.sink import tell_made_anew
 from cdcwatch.headway import stage
 

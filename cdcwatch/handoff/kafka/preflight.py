@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka.admin._acl import AclOperation
 
 from cdcwatch.errors import CdcwatchError
-from cdcwatch.handoff.broker import BrokerFacts, TopicFacts, may_join, read_broker
-from cdcwatch.handoff.client import topic_command, transactional_id
-from cdcwatch.handoff.dead_letters import MOST_COUNTED, dead_topic, dead_topic_command
-from cdcwatch.handoff.group import group_id
-from cdcwatch.handoff.ledger import progress_topic
+from cdcwatch.handoff.kafka.broker import BrokerFacts, TopicFacts, may_join, read_broker
+from cdcwatch.handoff.kafka.client import topic_command, transactional_id
+from cdcwatch.handoff.kafka.dead_letters import MOST_COUNTED, dead_topic, dead_topic_command
+from cdcwatch.handoff.kafka.group import group_id
+from cdcwatch.handoff.kafka.ledger import progress_topic
 from cdcwatch.slot.check import Check, failed
 from cdcwatch.wording import counted
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdcwatch.errors import CdcwatchError
-from cdcwatch.handoff.client import client_configuration, connected_client
-from cdcwatch.handoff.kafka import AtLeastOnceSink, ExactlyOnceSink
-from cdcwatch.handoff.ledger import find_progress, forget_progress, progress_topic
+from cdcwatch.handoff.kafka.client import client_configuration, connected_client
+from cdcwatch.handoff.kafka.ledger import find_progress, forget_progress, progress_topic
+from cdcwatch.handoff.kafka.sink import AtLeastOnceSink, ExactlyOnceSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cdcwatch.handoff.group import GroupMember
+    from cdcwatch.handoff.kafka.group import GroupMember
+    from cdcwatch.handoff.kafka.tail import TopicTail
     from cdcwatch.handoff.member import Holder
     from cdcwatch.handoff.progress import Progress
     from cdcwatch.handoff.record import Record
     from cdcwatch.handoff.sink import Sink
-    from cdcwatch.handoff.tail import TopicTail
     from cdcwatch.settings import Settings
     from cdcwatch.slot.check import Check
 
@@ -58,8 +58,8 @@ class KafkaBus:
         self, *, dead: bool = False, is_ended: Callable[[], bool], wanted: Callable[[Record], bool] | None = None
     ) -> TopicTail:
         """Of the table's topic."""
-        from cdcwatch.handoff.dead_letters import of_dead_letters  # noqa: PLC0415
-        from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.dead_letters import of_dead_letters  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.tail import TopicTail  # noqa: PLC0415
 
         events = self._settings.for_events()
         return TopicTail(
@@ -68,8 +68,8 @@ class KafkaBus:
 
     def checks(self, *, hears: bool = False) -> list[Check]:
         """Broker, topics, rights; of who writes the schema registry, too."""
-        from cdcwatch.handoff.preflight import broker_checks  # noqa: PLC0415
-        from cdcwatch.handoff.registry_check import registry_checks  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.preflight import broker_checks  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.registry_check import registry_checks  # noqa: PLC0415
 
         checks = broker_checks(self._settings, hears=hears)
         return checks if hears else checks + registry_checks(self._settings)
@@ -86,6 +86,6 @@ class KafkaBus:
 
     def member(self, holder: Holder) -> GroupMember:
         """Of the consumer group."""
-        from cdcwatch.handoff.group import GroupMember  # noqa: PLC0415
+        from cdcwatch.handoff.kafka.group import GroupMember  # noqa: PLC0415
 
         return GroupMember(self._settings.for_events(), self._settings.slot.name, holder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
@@ -21,8 +21,8 @@ from cdcwatch.handoff.client import (
     partition_count,
     topic_command,
 )
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.handoff.record import Record
-from cdcwatch.handoff.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.errors import UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,
@@ -20,8 +20,8 @@ from cdcwatch.handoff.client import (
     explain_kafka_exception,
     made_client,
 )
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.handoff.murmur2 import partition_of
-from cdcwatch.handoff.values import Values
 from cdcwatch.headway import stage
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from cdcwatch.errors import CdcwatchError
 from cdcwatch.slot.check import Check, failed
 
 if TYPE_CHECKING:
-    from cdcwatch.handoff.registry import Registry
+    from cdcwatch.handoff.kafka.registry import Registry
     from cdcwatch.settings import Settings
 
 
@@ -20,7 +20,7 @@ def registry_checks(settings: Settings) -> list[Check]:
     """
     if settings.kafka.format == "json":
         return []
-    from cdcwatch.handoff.registry import Registry  # noqa: PLC0415  an extra
+    from cdcwatch.handoff.kafka.registry import Registry  # noqa: PLC0415  an extra
 
     registry = Registry(settings.kafka.registry)
     checks = [_of_topic(registry, one.for_events().topic, settings) for one in settings.each()]

@@ -18,15 +18,15 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from cdcwatch.errors import CdcwatchError, UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     METADATA_TIMEOUT_S,
     client_configuration,
     connected_client,
     explain_kafka_exception,
     transactional_id,
 )
-from cdcwatch.handoff.dead_letters import count_dead_letters, dead_topic
-from cdcwatch.handoff.ledger import progress_topic
+from cdcwatch.handoff.kafka.dead_letters import count_dead_letters, dead_topic
+from cdcwatch.handoff.kafka.ledger import progress_topic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

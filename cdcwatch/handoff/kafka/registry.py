@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
-from cdcwatch.handoff.avro import compact_schema
+from cdcwatch.handoff.kafka.avro import compact_schema
 
 try:
     import httpx2

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from cdcwatch import failpoints
 from cdcwatch.deadline.event import CONTENT_TYPE, DeadLetter, Event, GapEvent, for_partition
 from cdcwatch.errors import CdcwatchError, UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     client_configuration,
     connected_client,
     explain_kafka,
@@ -29,11 +29,11 @@ from cdcwatch.handoff.client import (
     topic_ids,
     transactional_id,
 )
-from cdcwatch.handoff.dead_letters import dead_topic, require_dead_topic
-from cdcwatch.handoff.ledger import progress_topic, read_progress, require_progress_topic
-from cdcwatch.handoff.producers import maker_of_producers
+from cdcwatch.handoff.kafka.dead_letters import dead_topic, require_dead_topic
+from cdcwatch.handoff.kafka.ledger import progress_topic, read_progress, require_progress_topic
+from cdcwatch.handoff.kafka.producers import maker_of_producers
+from cdcwatch.handoff.kafka.survey import survey
 from cdcwatch.handoff.sink import tell_made_anew
-from cdcwatch.handoff.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

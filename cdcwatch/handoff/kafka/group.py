@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     client_configuration,
     connected_client,
     explain_kafka,
@@ -23,8 +23,8 @@ from cdcwatch.handoff.client import (
     partition_count,
     topic_command,
 )
+from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.handoff.member import Heard
-from cdcwatch.handoff.values import Values
 
 if TYPE_CHECKING:
     from cdcwatch.errors import CdcwatchError

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff.client import (
+from cdcwatch.handoff.kafka.client import (
     HARMLESS,
     METADATA_TIMEOUT_S,
     client_configuration,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdcwatch import failpoints
 from cdcwatch.errors import PreconditionError
-from cdcwatch.handoff.journal import COMMIT_HEAD, HEADER, Commit, encoded_commit, read_commit
+from cdcwatch.handoff.file.journal import COMMIT_HEAD, HEADER, Commit, encoded_commit, read_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

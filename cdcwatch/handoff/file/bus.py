@@ -7,9 +7,9 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError
-from cdcwatch.handoff import segments
-from cdcwatch.handoff.file import FileSink, newest_commit
-from cdcwatch.handoff.file_tail import FileTail
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.sink import FileSink, newest_commit
+from cdcwatch.handoff.file.tail import FileTail
 from cdcwatch.lsn import format_lsn
 from cdcwatch.slot.check import Check, failed
 from cdcwatch.wording import counted

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdcwatch.errors import PreconditionError, UnavailableError
-from cdcwatch.handoff import segments
-from cdcwatch.handoff.journal import PARTITION, read_line
+from cdcwatch.handoff.file import segments
+from cdcwatch.handoff.file.journal import PARTITION, read_line
 from cdcwatch.handoff.record import Record
 from cdcwatch.instant import read_instant, to_unix_s
 

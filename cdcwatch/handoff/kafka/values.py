@@ -33,7 +33,7 @@ class Values:
         return self._decoded(value, headers())
 
     def _decoded(self, value: bytes, headers: object) -> bytes:
-        from cdcwatch.handoff import avro  # noqa: PLC0415  an extra
+        from cdcwatch.handoff.kafka import avro  # noqa: PLC0415  an extra
 
         version = avro.version_of(headers)
         number = int.from_bytes(value[1 : avro.PREFIX_LENGTH])
@@ -46,8 +46,8 @@ class Values:
         if not self._registry.url:
             return None
         if number not in self._schemas:
-            from cdcwatch.handoff import avro  # noqa: PLC0415  an extra
-            from cdcwatch.handoff.registry import Registry  # noqa: PLC0415  the same
+            from cdcwatch.handoff.kafka import avro  # noqa: PLC0415  an extra
+            from cdcwatch.handoff.kafka.registry import Registry  # noqa: PLC0415  the same
 
             text = Registry(self._registry).schema(number)
             self._schemas[number] = None if text is None else avro.plain_schema(text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def maker_of_producers(settings: KafkaSettings, topics: Collection[str]) -> Callable[[dict[str, Any]], Producer]:
     """Of the format that the settings name. ConfigurationError without the packages that it takes.
 
-    What it makes raises as `cdcwatch.handoff.registry` while no registry has said the schema's numbers.
+    What it makes raises as `cdcwatch.handoff.kafka.registry` while no registry has said the schema's numbers.
     """
     if settings.format == "json":
         return Producer
@@ -26,7 +26,7 @@ class _AvroProducers:
     """Asks the registry once: a producer that is opened again has the numbers."""
 
     def __init__(self, settings: KafkaSettings, topics: Collection[str]) -> None:
-        from cdcwatch.handoff import registry  # noqa: PLC0415  an extra
+        from cdcwatch.handoff.kafka import registry  # noqa: PLC0415  an extra
 
         self._registry, self._topics = registry.Registry(settings.registry), topics
         self._ids: dict[str, int] = {}
@@ -40,7 +40,7 @@ class _AvroProducer(Producer):
     """Events, which have headers, go out in Avro; progress and dead letters, which have none, as they are."""
 
     def __init__(self, configuration: dict[str, Any], ids: dict[str, int]) -> None:
-        from cdcwatch.handoff.avro import MAGIC, Encoder  # noqa: PLC0415  an extra
+        from cdcwatch.handoff.kafka.avro import MAGIC, Encoder  # noqa: PLC0415  an extra
 
         super().__init__(configuration)
         self._encode = Encoder().encode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cdcwatch.errors import CdcwatchError, PreconditionError
-from cdcwatch.handoff.client import create_topic, partition_count, topic_command
+from cdcwatch.handoff.kafka.client import create_topic, partition_count, topic_command
 
 if TYPE_CHECKING:
     from cdcwatch.settings import KafkaSettings
@@ -51,7 +51,7 @@ def require_dead_topic(client: Any, settings: KafkaSettings) -> None:
 
 def count_dead_letters(settings: KafkaSettings) -> int | None:
     """How many there are, at most MOST_COUNTED; None where that can't be read."""
-    from cdcwatch.handoff.tail import TopicTail  # noqa: PLC0415  `run` starts without it
+    from cdcwatch.handoff.kafka.tail import TopicTail  # noqa: PLC0415  `run` starts without it
 
     try:
         with TopicTail(of_dead_letters(settings)) as tail:

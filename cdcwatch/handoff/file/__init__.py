@@ -1,0 +1,1 @@
+"""The journal: events on this machine's disk."""

@@ -1,0 +1,1 @@
+"""The topic: events in Kafka, in JSON or Avro, exactly once or at least once."""
