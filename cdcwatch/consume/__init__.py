@@ -13,9 +13,11 @@ from cdcwatch.consume.metrics import Stats
 from cdcwatch.consume.postgres import PostgresStore
 from cdcwatch.consume.redis import RedisStore
 from cdcwatch.consume.store import BusyError, Claim, Store, Verdict
+from cdcwatch.errors import CdcwatchError
 
 __all__ = [
     "BusyError",
+    "CdcwatchError",
     "Claim",
     "Connection",
     "Consumer",

@@ -6,6 +6,7 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 from __future__ import annotations
 
 import logging
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,7 +15,7 @@ from cdcwatch.consume.event import Record
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _librdkafka_log = logging.getLogger("cdcwatch.librdkafka")
 # librdkafka writes a line for every attempt at a broker that is away.
@@ -40,6 +41,9 @@ _DENIED: Final = {
     KafkaError.INVALID_SESSION_TIMEOUT: "a session.timeout.ms in client= that the broker allows",
     KafkaError.INCONSISTENT_GROUP_PROTOCOL: "every member of the group cooperative-sticky, or another group=",
 }
+
+_NO_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
+_MAKE: Final = "make the topic (kafka-topics.sh --create --topic …), or mend its name; no restart is needed"
 
 
 def client_configuration(bootstrap_servers: str, client: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +82,8 @@ def explain(error: KafkaError) -> CdcwatchError:
     remedy = _DENIED.get(error.code())
     if remedy is not None:
         return PreconditionError(f"Kafka refuses: {error.str()}", remedy=remedy)
+    if error.code() in _NO_TOPIC:
+        return UnavailableError(f"Kafka: {error.str()}", remedy=_MAKE)
     return UnavailableError(f"Kafka: {error.str()}", remedy="see that the brokers in bootstrap_servers are up")
 
 
@@ -101,4 +107,12 @@ def record_of(message: Any) -> Record:
         value=message.value(),
         headers=tuple(message.headers() or ()),
         timestamp_ms=timestamp_ms if kind else None,
+    )
+
+
+def places_of(places: Iterable[tuple[str, int]]) -> str:
+    """Of partitions, for the log: `orders 0 1 2, returns 0`."""
+    return ", ".join(
+        f"{topic} {' '.join(str(partition) for _, partition in found)}"
+        for topic, found in groupby(sorted(places), key=lambda place: place[0])
     )

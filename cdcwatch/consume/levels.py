@@ -10,7 +10,7 @@ import logging
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcwatch.consume.postgres import PostgresStore
 from cdcwatch.consume.store import Claim, Verdict
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdcwatch.consume.metrics import GroupMetrics
     from cdcwatch.consume.store import Store
 
+_WAITED_FOR: Final = "handling waits for it"
 _log = logging.getLogger(__name__)
 
 
@@ -56,9 +57,14 @@ class Levels:
         )
 
     def open(self, group: str) -> None:
-        """As of Store."""
-        for store in (*self._caches, self.last):
-            store.open(group)
+        """As of Store, but that those that are away are told of, and may come later."""
+        for cache in self._caches:
+            with self._passing_over(cache):
+                cache.open(group)
+        try:
+            self.last.open(group)
+        except UnavailableError as error:
+            self._is_away(self.last, error, _WAITED_FOR)
 
     def close(self) -> None:
         """As of Store."""
@@ -132,7 +138,7 @@ class Levels:
         try:
             yield
         except CdcwatchError as error:
-            self._is_away(self.last, error, "handling waits for it")
+            self._is_away(self.last, error, _WAITED_FOR)
             raise
         else:
             self._is_back(self.last)
@@ -155,7 +161,7 @@ class Levels:
             self._metrics.level_is_up(store.name, is_up=False)
             what = "is away" if isinstance(error, UnavailableError) else "refuses"
             told = {"reason": str(error), "remedy": error.remedy}
-            _log.warning("the store %s %s; %s: %s", store.name, what, therefore, error, extra=told)
+            _log.warning("the store %s %s; %s: %s; %s", store.name, what, therefore, error, error.remedy, extra=told)
 
     def _is_back(self, store: Store) -> None:
         if store.name not in self._away:  # without the lock: the usual case

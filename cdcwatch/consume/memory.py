@@ -149,12 +149,14 @@ class MemoryStore:
                     held.lease_until_s = until_s
             return lost
 
-    def forget(self, identities: Iterable[Identity]) -> None:
+    def forget(self, identities: Iterable[Identity]) -> int:
         """As of Store."""
+        count = 0
         with self._lock:
             for identity in identities:
-                self._known.pop(identity, None)
-                self._open.pop(identity, None)
+                found = self._known.pop(identity, None), self._open.pop(identity, None)
+                count += found != (None, None)
+        return count
 
     def purge(self, older_than_s: float) -> int:
         """As of Store; what is kept for `keep_s` is forgotten by itself."""

@@ -4,8 +4,7 @@ The table is `cdcwatch.processed_events` (sql/install_consume.sql), in the datab
 
 - as any store: rows are taken in hand, the handler runs, rows are completed, each in a statement of its own;
 - `transaction`: the row is written as completed in the transaction that the handler is given. What commits is effect
-and
-  record together. Another that wants the same event waits at the primary key until then.
+  and record together. Another that wants the same event waits at the primary key until then.
   https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT
 """
 
@@ -73,8 +72,7 @@ class PostgresStore:
     def open(self, group: str) -> None:
         """As of Store. PreconditionError without the table or the rights to it."""
         self._group = group
-        with contextlib.suppress(UnavailableError):
-            self.known([])
+        self.known([])
 
     def close(self) -> None:
         """As of Store."""
@@ -152,9 +150,9 @@ class PostgresStore:
         """As of Store."""
         return set(identities) - self._found("renew", identities, owner=owner, lease_s=lease_s)
 
-    def forget(self, identities: Iterable[Identity]) -> None:
+    def forget(self, identities: Iterable[Identity]) -> int:
         """As of Store."""
-        self._found("forget", list(identities))
+        return len(self._found("forget", list(identities)))
 
     def purge(self, older_than_s: float | None = None, *, batch_rows: int = 1000) -> int:
         """As of Store, `batch_rows` a transaction. None: what is older than `keep_s`."""

@@ -12,13 +12,12 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from cdcwatch.consume.event import Identity
 from cdcwatch.consume.store import KEEP_S, Claim, Verdict
 from cdcwatch.errors import ConfigurationError, PreconditionError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from cdcwatch.consume.event import Identity
 
 _TIMEOUT_S: Final = 3.0
 _HEAD: Final = """
@@ -112,7 +111,7 @@ for i, key in ipairs(KEYS) do
 end
 return out""",
     "forget": """
-for i, key in ipairs(KEYS) do redis.call('DEL', key) end
+for i, key in ipairs(KEYS) do out[i] = redis.call('DEL', key) end
 return out""",
 }
 
@@ -154,12 +153,15 @@ class RedisStore:
             raise ConfigurationError(
                 "the address of RedisStore is none", remedy="redis://host:6379/0, rediss://… or unix://…"
             ) from None
+        where = self._client.connection_pool.connection_kwargs
+        self._address = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
         self._scripts = {name: self._client.register_script(_HEAD + script) for name, script in _SCRIPTS.items()}
         self._head = prefix
 
     def open(self, group: str) -> None:
         """As of Store. Warns where this Redis may throw records away."""
         self._head = f"{self._prefix}{{{group}}}:"
+        self.known([Identity("", "")])  # no event's: is it there, and does it let us in
         with contextlib.suppress(UnavailableError, PreconditionError), self._translated():
             policy = self._client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             if policy != "noeviction":
@@ -205,9 +207,9 @@ class RedisStore:
         """As of Store."""
         return self._marked("renew", list(identities), owner, int(lease_s * 1000), self._keep_ms)
 
-    def forget(self, identities: Iterable[Identity]) -> None:
+    def forget(self, identities: Iterable[Identity]) -> int:
         """As of Store."""
-        self._call("forget", list(identities))
+        return len(self._marked("forget", list(identities)))
 
     def purge(self, older_than_s: float) -> int:  # noqa: ARG002
         """Nothing: Redis forgets by itself after `keep_s`."""
@@ -233,9 +235,14 @@ class RedisStore:
             yield
         except (errors.AuthenticationError, errors.NoPermissionError) as error:
             raise PreconditionError(
-                f"Redis refuses: {type(error).__name__}", remedy="mend user and password in the address, or the ACL"
+                f"Redis at {self._address} refuses: {type(error).__name__}",
+                remedy="mend user and password in the address, or the ACL",
             ) from error
         except (errors.RedisError, OSError) as error:
+            # A connection's error tells no more than the address; another's text may quote what was sent.
+            is_away = isinstance(error, errors.ConnectionError | errors.TimeoutError | OSError)
+            reason = str(error).rstrip(".") if is_away else ""
             raise UnavailableError(
-                f"Redis: {type(error).__name__}", remedy="see that Redis is up and takes writes"
+                f"Redis at {self._address}: {reason or type(error).__name__}",
+                remedy="see that Redis is up and takes writes",
             ) from error

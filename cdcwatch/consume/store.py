@@ -60,7 +60,8 @@ class Store(Protocol):
     def open(self, group: str) -> None:
         """Before anything else: the consumer's group, under which everything is kept. Others' records are not seen.
 
-        PreconditionError for what no retry brings. Not UnavailableError: a level may come later.
+        PreconditionError for what no retry brings. UnavailableError says that it is away now; it is open all the same,
+        and may come later.
         """
 
     def close(self) -> None:
@@ -93,8 +94,8 @@ class Store(Protocol):
     def renew(self, identities: Collection[Identity], owner: str, lease_s: float) -> set[Identity]:
         """The lease begins anew. Returns those that are not the owner's any more."""
 
-    def forget(self, identities: Iterable[Identity]) -> None:
-        """As if never seen: a dead letter that is sent again is handled again."""
+    def forget(self, identities: Iterable[Identity]) -> int:
+        """As if never seen: a dead letter that is sent again is handled again. How many of them were known."""
 
     def purge(self, older_than_s: float) -> int:
         """Forgets what was completed or given up so long ago; how many those were."""

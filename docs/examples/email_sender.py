@@ -1,9 +1,24 @@
-"""Sends an e-mail for each event `notice.requested`, of any topic of CloudEvents; Redis remembers which were sent.
+r"""Sends an e-mail for each event `notice.requested`, of any topic of CloudEvents; Redis remembers which were sent.
 
     pip install '.[redis]'
-    KAFKA=localhost:9092 REDIS=redis://localhost:6379/0 SMTP=localhost:25 python docs/examples/email_sender.py
+    kafka-topics.sh --bootstrap-server localhost:9092 --create --topic notices --partitions 3
+    KAFKA=localhost:9092 REDIS=redis://localhost:6379/0 SMTP=localhost:2525 python docs/examples/email_sender.py
 
-The data of such an event: {"to": "ann@example.org", "subject": "Your order", "text": "It has expired."}
+To try it, a mail server that prints what it is given, in another terminal:
+
+    pip install aiosmtpd
+    python -m aiosmtpd -n -l localhost:2525
+
+and, once the sender says `joined group mail, has partitions …`, an event in a third:
+
+    printf %s '{"specversion": "1.0", "id": "1", "source": "/shop", "type": "notice.requested", "data": ' \
+      '{"to": "ann@example.org", "subject": "Your order", "text": "It has expired."}}' |
+      kcat -P -b localhost:9092 -t notices -k ann
+
+The same again sends nothing; with another "id" it is another e-mail.
+
+The group begins with start="latest": nothing is sent of what was in the topic before. In each partition it has its
+place from its first record there on, and what comes while no sender runs is sent by the next one; until then it is not.
 
 An e-mail can't be in a transaction: no store makes it exactly once. What is done here makes a second one rare:
 
@@ -21,9 +36,10 @@ import hashlib
 import logging
 import os
 import smtplib
+import sys
 from email.message import EmailMessage
 
-from cdcwatch.consume import Consumer, Event, MemoryStore, RedisStore, TryAgain, each
+from cdcwatch.consume import CdcwatchError, Consumer, Event, MemoryStore, RedisStore, TryAgain, each
 
 SENDER = os.environ.get("SENDER", "shop@example.org")
 TEMPORARY = range(400, 500)
@@ -39,7 +55,7 @@ def message_of(event: Event) -> EmailMessage:
     return message
 
 
-def send(event: Event) -> None:
+def send(event: Event, consumer: Consumer) -> None:
     """TryAgain where the event is fine and the mail server is not."""
     message = message_of(event)
     host, _, port = os.environ.get("SMTP", "localhost:25").partition(":")
@@ -65,18 +81,26 @@ def send(event: Event) -> None:
     logging.info("sent %s", message["Message-ID"])
 
 
-consumer = Consumer(
-    os.environ.get("TOPIC", "notices"),
-    group="mail",
-    bootstrap_servers=os.environ.get("KAFKA", "localhost:9092"),
-    start="latest",  # a group that is new sends nothing of what was before it
-    types={"notice.requested"},
-    handler=each(send, size=1),  # one at a time: what waits is free for other processes, should this one die
-    stores=[MemoryStore(), RedisStore(os.environ.get("REDIS", "redis://localhost:6379/0"))],
-    lease_s=60,
-    tries=3,
-)
+def main() -> None:
+    """Until it is told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
+    consumer: Consumer = Consumer(
+        os.environ.get("TOPIC", "notices"),
+        group="mail",
+        bootstrap_servers=os.environ.get("KAFKA", "localhost:9092"),
+        start="latest",  # a group that is new sends nothing of what was before it
+        types={"notice.requested"},
+        # One at a time: what waits is free for other processes, should this one die.
+        handler=each(lambda event: send(event, consumer), size=1),
+        stores=[MemoryStore(), RedisStore(os.environ.get("REDIS", "redis://localhost:6379/0"))],
+        lease_s=60,
+        tries=3,
+    )
+    consumer.run()
+
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s")
-    consumer.run()
+    try:
+        main()
+    except CdcwatchError as error:
+        sys.exit(f"{error}\nremedy: {error.remedy}")

@@ -1,9 +1,10 @@
 """Gives an order's stock back when its deadline has come. Effect and record commit together: each order exactly once.
 
-    psql -d stock -f docs/examples/stock_release.sql
-    psql -d stock -f sql/install_consume.sql
+    psql -d stock -f docs/examples/stock_release.sql   # stock and reservations
+    psql -d stock -f sql/install_consume.sql           # which events were handled
     KAFKA=localhost:9092 STOCK_DSN="dbname=stock" python docs/examples/stock_release.py
 
+It works once it says `joined group stock, has partitions …`, and waits for Kafka and PostgreSQL where they are away.
 It ends at Ctrl-C or SIGTERM, after the order at hand. Start as many as the topic has partitions; they share them.
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
-from cdcwatch.consume import Connection, Consumer, DeadlineEvent, Event, MemoryStore, PostgresStore, each
+from cdcwatch.consume import CdcwatchError, Connection, Consumer, DeadlineEvent, Event, MemoryStore, PostgresStore, each
 
 RELEASE = """
 WITH released AS (
@@ -29,7 +31,7 @@ def release(event: Event, connection: Connection) -> None:
     order = DeadlineEvent.of(event)
     if order.key is not None:
         rows = connection.execute(RELEASE, [order.key["id"]]).rowcount
-        logging.info("order %s: %d articles given back", order.key["id"], rows)
+        logging.info("order %s: articles given back: %d", order.key["id"], rows)
 
 
 def main() -> None:
@@ -48,4 +50,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CdcwatchError as error:
+        sys.exit(f"{error}\nremedy: {error.remedy}")

@@ -109,7 +109,8 @@ def test_attempts_are_counted_where_they_begin_and_not_where_nothing_began(store
 def test_what_is_forgotten_is_new(store: Store) -> None:
     store.begin([A], "me", LONG)
     store.fail(A, "me", "ValueError", is_given_up=True)
-    store.forget([A, B])
+    assert store.forget([A, B]) == 1
+    assert store.forget([A, B]) == 0
     assert store.begin([A], "me", LONG) == [Claim(OURS, 1)]
 
 
@@ -284,9 +285,14 @@ def test_what_is_missing_is_told_with_its_remedy(database: services.Database, ro
 
 
 def test_a_level_that_is_away_says_so() -> None:
-    gone: list[Store] = [RedisStore("redis://127.0.0.1:1/0"), PostgresStore("host=127.0.0.1 port=1")]
+    gone: list[Store] = [
+        RedisStore("redis://me:secret@127.0.0.1:1/0"),
+        PostgresStore("host=127.0.0.1 port=1 password=secret"),
+    ]
     for store in gone:
-        store.open("tests")  # it may come later
         with pytest.raises(UnavailableError):
+            store.open("tests")
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1.*1.*refused") as told:
             store.begin([A], "me", LONG)
+        assert "secret" not in str(told.value)
         store.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -118,7 +120,7 @@ def test_every_kind_of_record_of_a_foreign_topic(
     assert again.stats().duplicates == 9
 
 
-def test_a_rebalance_while_handlers_work_repeats_nothing(kafka: services.Kafka, topic: str, store: PostgresStore, database: services.Database) -> None:  # fmt: skip
+def test_a_rebalance_while_handlers_work_repeats_nothing(kafka: services.Kafka, topic: str, store: PostgresStore, database: services.Database, caplog: Any) -> None:  # fmt: skip
     group, effects, gate = group_name(), Effects(), threading.Event()
     names = [f"e{number}" for number in range(60)]
     Feed(kafka, topic).tell(names)
@@ -127,11 +129,16 @@ def test_a_rebalance_while_handlers_work_repeats_nothing(kafka: services.Kafka, 
         gate.wait(60)
         effects.add(event)
 
+    caplog.set_level(logging.INFO, "cdcwatch.consume")
     first = consumer_of(kafka, topic, group, handler=each(slow), stores=[store])
     second = consumer_of(kafka, topic, group, handler=each(effects.add), stores=[PostgresStore(database.dsn)])
     with running(first):
-        wait_until(lambda: len(first._crew.running() if first._crew else []) == 3, 30, "all partitions are at work")
-        lanes = list(first._lanes.values())
+        wait_until(
+            lambda: len(first._member._crew.running() if first._member._crew else []) == 3,
+            30,
+            "all partitions are at work",
+        )
+        lanes = list(first._member._lanes.values())
         with running(second):
             wait_until(lambda: any(lane.is_ended() for lane in lanes), 30, "a partition is asked back")
             gate.set()
@@ -142,6 +149,10 @@ def test_a_rebalance_while_handlers_work_repeats_nothing(kafka: services.Kafka, 
     # What was finished for the rebalance was committed with it, and what was not begun was free at once.
     assert first.stats().duplicates + second.stats().duplicates == 0
     assert first.stats().taken_over + second.stats().taken_over == 0
+    assert f"joined group {group}, has partitions {topic} 0 1 2" in caplog.messages
+    gave = rf"gave back partitions {topic} (\d) of group {group}, has {topic} \d \d"
+    (given,) = {told[1] for line in caplog.messages if (told := re.fullmatch(gave, line))}
+    assert f"joined group {group}, has partitions {topic} {given}" in caplog.messages
 
 
 def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(kafka: services.Kafka, topic: str) -> None:
@@ -164,11 +175,11 @@ def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(kafka: serv
         client={"max.poll.interval.ms": interval_ms}, queue_records=100,
     )  # fmt: skip
     with running(consumer):
-        wait_until(lambda: consumer._paused, 30, "what can't be taken is paused")
-        (lane,) = [lane for lane in consumer._lanes.values() if lane.waiting]
+        wait_until(lambda: consumer._member._paused, 30, "what can't be taken is paused")
+        (lane,) = [lane for lane in consumer._member._lanes.values() if lane.waiting]
         feed.tell(["elsewhere"], partition=1)
         wait_until(lambda: len(effects.of) == 402, 30, "all are handled")
-        assert lane in consumer._lanes.values(), "it was never taken away"
+        assert lane in consumer._member._lanes.values(), "it was never taken away"
     assert set(effects.of.values()) == {1}
     # The other partition went on meanwhile.
     assert effects.order == ["elsewhere", "long", *map(str, range(400))]
@@ -255,7 +266,7 @@ def test_kafka_dies_and_what_was_handled_is_committed_when_it_is_back(own_kafka:
     assert effects.of == dict.fromkeys("abcde", 1)
     # Without a broker there is an end all the same.
     with running(consumer_of(own_kafka, topic, group, handler=each(effects.add), stores=[store], drain_s=1)) as last:
-        wait_until(lambda: last._lanes, 30, "it has partitions")
+        wait_until(lambda: last._member._lanes, 30, "it has partitions")
         own_kafka.kill()
 
 
@@ -354,7 +365,7 @@ def test_what_can_not_be_is_refused_with_its_remedy(
             make(**given)
     once = consumer_of(kafka, topic, group_name(), handler=each(print), stores=[MemoryStore()])
     with running(once):
-        wait_until(lambda: once._lanes, 30, "it has partitions")
+        wait_until(lambda: once._member._lanes, 30, "it has partitions")
     with pytest.raises(ConfigurationError, match="runs once"):
         once.run()
     with (

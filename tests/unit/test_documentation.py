@@ -109,6 +109,8 @@ def _check_python(name: str, arguments: list[str]) -> None:
         extras = {f".[{name}]" for name in PROJECT["optional-dependencies"]}
         assert arguments[0] == "install"
         assert arguments[1:] in ([["."], ["pre-commit"], *([extra] for extra in extras)]), arguments
+    elif arguments[0].startswith("docs/examples/"):
+        assert (ROOT / arguments[0]).exists(), arguments
     elif arguments[0] == "-c":
         compile(arguments[1], "documentation", "exec")
     else:
@@ -161,6 +163,7 @@ WRONG = [
     "docker compose -f docker/compose.yaml exec cdcwatch cdcwatch pend",
     "cdcwatch events | cdcwatch events --folow",
     "redis-cli monitor",
+    "python docs/examples/send_anew.py",
 ]
 
 

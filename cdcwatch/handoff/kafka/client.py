@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError, UnavailableError
 from cdcwatch.handoff.sink import FencedError
+from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -253,4 +254,4 @@ def create_topic(settings: KafkaSettings, topic: str, partitions: int, configura
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise explain_kafka_exception(error) from error
-    _log.info("made the topic %s with %d partitions", topic, partitions, extra={"topic": topic})
+    _log.info("made the topic %s with %s", topic, counted(partitions, "partition"), extra={"topic": topic})

@@ -174,7 +174,7 @@ def test_caches_that_are_away_or_emptied_change_nothing(caplog: pytest.LogCaptur
     bench.run()
     assert handler.handled == ["a", "b"]
     assert [line.getMessage() for line in caplog.records if "away" in line.getMessage()] == [
-        "the store cache is away; the next level is asked instead: away"
+        "the store cache is away; the next level is asked instead: away; wait"
     ]
     cache.away = set()
     cache.forget([Identity("/shop", "a"), Identity("/shop", "b")])
