@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._resource import ResourceType
 
+from cdcwatch.consume import Consumer, MemoryStore, each
+from cdcwatch.errors import PreconditionError
 from tests.command import cdcwatch, run_to_the_end, start_cdcwatch
 from tests.guarded import PASSWORD, Guarded, guarded_broker
 from tests.services import create_topic
@@ -119,3 +122,19 @@ def test_a_worker_is_told_which_rights_it_lacks(guarded: Guarded, shop: Path, sl
         assert process.stdout.readline() == "READY\n"
         process.terminate()
         assert process.wait(60) == 0
+
+
+def test_a_consumer_with_a_wrong_password_ends_and_does_not_wait(guarded: Guarded) -> None:
+    consumer = Consumer(
+        "orders",
+        group="stock",
+        bootstrap_servers=f"127.0.0.1:{guarded.port}",
+        start="earliest",
+        handler=each(print),
+        stores=[MemoryStore()],
+        client=tomllib.loads(guarded.client.replace(PASSWORD, PASSWORD[::-1])),
+    )
+    with pytest.raises(PreconditionError, match="Kafka refuses: ") as told:
+        consumer.run()
+    assert "sasl.password" in told.value.remedy
+    assert PASSWORD[::-1] not in str(told.value)
