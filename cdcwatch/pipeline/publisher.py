@@ -24,6 +24,7 @@ TRANSACTION_EVENTS: Final = 10_000
 _BULK_EVENTS: Final = 1000
 _BULK_WAIT_S: Final = 0.02
 _IDLE_WAIT_S: Final = 0.5
+_DRAIN_NAP_S: Final = 0.5
 _REPORT_WAIT_S: Final = 0.001
 """While delivery reports are due, they are asked for this often."""
 
@@ -53,7 +54,7 @@ class Publisher(threading.Thread):
         super().__init__(name="publisher", daemon=True)  # a call into a broker that is away can't be interrupted
         self._sink, self._outbox = sink, outbox
         self._begin, self._owns_slot, self._failed, self._failing = begin, owns_slot, failed, failing
-        self._stop_requested = threading.Event()
+        self._stop_requested, self._drain_nap = threading.Event(), threading.Event()
         self._backoff = Backoff(first_s=0.2, most_s=5.0)
         self._begun, self._stands_by = False, stands_by
         self._bulk_events = 0  # of the last transaction
@@ -68,8 +69,8 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         """Until the outbox is closed and drained, or failed."""
         while (wait_s := self.step(_IDLE_WAIT_S)) is not None:
-            if wait_s:
-                self._stop_requested.wait(wait_s)
+            if wait_s and self._stop_requested.wait(wait_s):
+                self._drain_nap.wait(min(wait_s, _DRAIN_NAP_S))  # while it drains it tries more often, never at once
 
     def step(self, idle_wait_s: float) -> float | None:
         """Opens the sink, or publishes what is there; with nothing to do it waits for so long at most.

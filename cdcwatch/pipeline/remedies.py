@@ -28,10 +28,8 @@ _BY_REASON: Final = (
 )
 _BY_PART: Final = {
     "reader": "see the log, and `cdcwatch slot status`; docs/runbook.md, 'Is it working'",
-    "sink": "see that the brokers in kafka.bootstrap_servers, or the Redis of redis.url, are up; orders are closed"
-    " meanwhile",
-    "subscriber": "see that brokers or Redis are up; orders are closed meanwhile by what is known and what the table"
-    " shows",
+    "sink": "`cdcwatch check` says what it lacks; orders are closed meanwhile",
+    "subscriber": "`cdcwatch check --role close` says what it lacks; orders are closed meanwhile, as the table shows",
     "closer": "see the log, and `cdcwatch pending`; docs/runbook.md, 'Is it working'",
 }
 

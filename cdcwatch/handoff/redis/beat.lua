@@ -11,6 +11,8 @@ for at = 4, #ARGV do
   end
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now_ms - silent_ms))
+-- A clock that was set back: signs from its future would never grow old.
+redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('%.0f', now_ms + silent_ms), '+inf')
 redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms), me)
 local members, counts = redis.call('ZRANGE', KEYS[1], 0, -1), {}
 for _, member in ipairs(members) do

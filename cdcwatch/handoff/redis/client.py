@@ -126,7 +126,8 @@ def _made(settings: RedisSettings, answer_s: float, host: str = "", port: int = 
         )
     except (ValueError, TypeError):  # its text may hold a password
         raise ConfigurationError(
-            "redis.url is no address of a Redis", remedy="redis://host:6379/0, or rediss:// for TLS"
+            "redis.url is no address of a Redis",
+            remedy="it begins with redis://, or rediss:// for TLS: redis://host:6379/0",
         ) from None
     if host:
         client.connection_pool.connection_kwargs.update(host=host, port=port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cdcwatch.errors import CdcwatchError, PreconditionError
+from cdcwatch.errors import CdcwatchError, ConfigurationError, PreconditionError
 from cdcwatch.handoff.redis.client import place
 from cdcwatch.handoff.redis.facts import TableFacts, read_table
 from cdcwatch.handoff.redis.keys import dead_stream, owner_key, progress_key, share_a_hash_slot, staged_key, streams_of
@@ -34,6 +34,8 @@ def redis_checks(settings: Settings, *, hears: bool = False) -> list[Check]:
             checks += [check for check in _of_table(one, hears=hears) if check.name in _TABLES_OWN]
         if not hears:
             checks += _cluster(settings)
+    except ConfigurationError as error:
+        return [failed("redis", error)]
     except CdcwatchError as error:
         answered = failed("redis", error)
         return [replace(answered, message=f"{answered.message} (redis.url: {place(settings.redis)})")]
@@ -96,6 +98,10 @@ def _stream(facts: TableFacts, redis: RedisSettings, topic: str, *, hears: bool)
     if streams.missing:
         if hears:
             return Check("stream", "fail", f"Redis has no stream {streams.missing[0]}", "start `cdcwatch run`")
+        if facts.has_progress:
+            message = f"Redis has no stream {streams.missing[0]} any more, though there is progress of this slot"
+            remedy = "stop cdcwatch, `cdcwatch snapshot` makes it anew with the open orders, start it again"
+            return Check("stream", "warn", message, remedy)
         return Check("stream", "ok", f"{', '.join(streams.missing[:3])}: missing; run makes {many}")
     age = "" if streams.oldest_ms is None else f", the oldest of {_age(facts.now_ms - streams.oldest_ms)} ago"
     return Check("stream", "ok", f"{topic}: {many}, {counted(streams.length, 'event')}{age}")

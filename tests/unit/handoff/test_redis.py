@@ -134,7 +134,9 @@ def test_check_tells_what_there_is() -> None:
     assert judged(lacking=("XADD on orders",))["rights"] == ("fail", "we lack XADD on orders")
     assert judged(partitions=4)["stream"][0] == "fail"
     assert judged(streams=StreamFacts((), ("orders",), 0, None))["stream"][0] == "fail"
-    assert "run makes 1 stream" in judged(streams=StreamFacts(("orders",), (), 0, None))["stream"][1]
+    gone = StreamFacts(("orders",), (), 0, None)
+    assert "run makes 1 stream" in judged(streams=gone, has_progress=False)["stream"][1]
+    assert judged(streams=gone, has_progress=True)["stream"][0] == "warn"
     assert judged(hears=True, streams=StreamFacts(("orders",), (), 0, None))["stream"][0] == "fail"
     assert "2 workers" in judged(hears=True)["group"][1]
     assert "persistence" not in judged(hears=True)

@@ -251,3 +251,26 @@ def test_a_beginning_that_is_broken_off_by_the_stop_is_no_failure(error, caplog)
     assert run.publisher.step(0) is None
     assert (run.errors, run.publisher.reopen_count) == ([], 0)
     assert "again in" not in caplog.text
+
+
+def test_while_it_drains_it_does_not_try_without_a_pause():
+    """A stop ends the long pauses; what fails at once would be tried thousands of times a second."""
+    run = Run()
+    paused_s = []
+
+    class Nap:
+        def wait(self, seconds):
+            paused_s.append(seconds)
+            if len(paused_s) == 3:
+                run.broker.is_up = True
+
+    run.publisher._drain_nap = Nap()
+    run.publisher.step(0)  # opens
+    run.offer()
+    run.broker.is_up = False
+    run.publisher.request_stop()
+    run.outbox.close()
+    run.publisher.run()
+    assert len(paused_s) == 3
+    assert all(0 < seconds <= publishers._DRAIN_NAP_S for seconds in paused_s)
+    assert run.numbers() == [1, 2, 3]
