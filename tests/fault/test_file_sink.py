@@ -13,7 +13,7 @@ from cdcwatch.handoff.file import segments
 from tests.command import cdcwatch
 from tests.fault.crash import INSIDE, PAUSE, Crashes, CrashPoint, crashes_under_load
 from tests.fault.test_kill import killed_again_and_again
-from tests.fault.test_outages import insert_due, second_took_over
+from tests.fault.test_outages import fenced_as_it_wakes, insert_due
 from tests.oracle.file_world import FileWorld
 from tests.oracle.ledger import closes, read_ledger
 from tests.oracle.subscriber import assert_nothing_confirmed_early
@@ -78,15 +78,7 @@ def test_crashed_inside_a_large_batch(database: Database, tmp_path: Path) -> Non
 
 def test_a_process_that_lost_its_slot_is_fenced(database: Database, tmp_path: Path) -> None:
     with FileWorld(database, tmp_path) as world:
-        with second_took_over(world) as (first, second):
-            insert_due(world, 1000)
-            first.signal(signal.SIGCONT)
-            world.wait_nothing_due()
-            world.wait_confirmed()
-            for process in (second, first):
-                process.signal(signal.SIGTERM)
-            second.wait()
-            first.wait()
+        fenced_as_it_wakes(world)
         world.judge()
 
 

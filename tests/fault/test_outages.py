@@ -196,18 +196,23 @@ def second_took_over(world: World) -> Iterator[tuple[Process, Process]]:
                 process.kill()
 
 
+def fenced_as_it_wakes(world: World) -> None:
+    """The first wakes up while the second works; both are ended."""
+    with second_took_over(world) as (first, second):
+        insert_due(world, 1000)
+        first.signal(signal.SIGCONT)
+        world.wait_nothing_due()
+        world.wait_confirmed()
+        for process in (second, first):
+            process.signal(signal.SIGTERM)
+        second.wait()
+        first.wait()
+
+
 def test_a_process_that_lost_its_slot_is_fenced(database: Database, kafka: Kafka, topic: str, tmp_path: Path) -> None:
     """The first is stopped (SIGSTOP) past the server's patience; the second takes over; the first wakes up."""
     with World(database, kafka.bootstrap_servers, topic, tmp_path) as world:
-        with second_took_over(world) as (first, second):
-            insert_due(world, 1000)
-            first.signal(signal.SIGCONT)
-            world.wait_nothing_due()
-            world.wait_confirmed()
-            for process in (second, first):
-                process.signal(signal.SIGTERM)
-            second.wait()
-            first.wait()
+        fenced_as_it_wakes(world)
         world.judge()
 
 
