@@ -135,8 +135,8 @@ class Consumer:
         with stopping_at_signals(self.stop, wanted=signals):
             try:
                 self._levels.open(self._group)
-                self._prepare_dead_letters()
-                self._member.run()
+                if self._has_prepared():
+                    self._member.run()
             finally:
                 self._levels.close()
                 self._dead.close()
@@ -169,7 +169,8 @@ class Consumer:
         """Whether it is one of ours; what begins with ^ is a pattern, as librdkafka has it."""
         return any(re.match(one, topic) if one.startswith("^") else one == topic for one in self._topics)
 
-    def _prepare_dead_letters(self) -> None:
+    def _has_prepared(self) -> bool:
+        """The topics of dead letters, once Kafka is there; False: it was told to stop before."""
         is_told = False
         while not self._stopping.is_set():
             try:
@@ -181,4 +182,5 @@ class Consumer:
                 is_told = True
                 self._stopping.wait(self._again.next_s())
             else:
-                return
+                return True
+        return False

@@ -33,6 +33,7 @@ _FETCHED: Final = 500
 _COMMIT_S: Final = 1.0
 _QUEUE_BYTES: Final = 8 * 1024 * 1024
 _ROOM: Final = 0.3
+_JOINED: Final = "joined group %s, has partitions %s"
 _log = logging.getLogger(__name__)
 
 
@@ -172,10 +173,11 @@ class Member:
             self._lanes[place.topic, place.partition] = lane
         consumer.incremental_assign(places)
         if places:
-            _log.info("joined group %s, has partitions %s", self._group, places_of(self._lanes))
-        elif not self._lanes and not self._has_joined:
-            _log.info("joined group %s, has no partitions: other members have them all", self._group)
-        self._has_joined = True
+            how = "was given more of group %s, has partitions %s" if self._has_joined else _JOINED
+            _log.info(how, self._group, places_of(self._lanes))
+            self._has_joined = True
+        elif not self._lanes:
+            _log.info("joined group %s, has no partitions so far", self._group)
 
     def _on_loss(self, consumer: Any, places: list[TopicPartition], *, is_gone: bool) -> None:
         if self._is_closing:
@@ -185,6 +187,7 @@ class Member:
         gone = places_of((place.topic, place.partition) for place in places)
         left = places_of(self._lanes) or "none"
         how = "lost partitions %s of group %s, has %s" if is_gone else "gave back partitions %s of group %s, has %s"
+        self._has_joined = self._has_joined and not is_gone
         _log.log(logging.WARNING if is_gone else logging.INFO, how, gone, self._group, left)
 
     def _let_go(self, places: Sequence[tuple[str, int]], *, is_gone: bool) -> None:

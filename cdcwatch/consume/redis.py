@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcwatch.consume.event import Identity
@@ -115,6 +116,8 @@ for i, key in ipairs(KEYS) do out[i] = redis.call('DEL', key) end
 return out""",
 }
 
+# How redis-py begins where there is no connection; the place is told already.
+_PLACE: Final = re.compile(r"^Error \S+ connecting to \S+\. ")
 _log = logging.getLogger(__name__)
 
 
@@ -241,7 +244,7 @@ class RedisStore:
         except (errors.RedisError, OSError) as error:
             # A connection's error tells no more than the address; another's text may quote what was sent.
             is_away = isinstance(error, errors.ConnectionError | errors.TimeoutError | OSError)
-            reason = str(error).rstrip(".") if is_away else ""
+            reason = _PLACE.sub("", str(error)).rstrip(".") if is_away else ""
             raise UnavailableError(
                 f"Redis at {self._address}: {reason or type(error).__name__}",
                 remedy="see that Redis is up and takes writes",
