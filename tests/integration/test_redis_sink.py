@@ -17,6 +17,7 @@ from cdcwatch.handoff.redis.client import connected
 from cdcwatch.handoff.redis.group import StreamMember
 from cdcwatch.handoff.redis.ledger import find_progress, forget_progress
 from cdcwatch.handoff.redis.preflight import redis_checks
+from cdcwatch.handoff.redis.server import read_server
 from cdcwatch.handoff.redis.sink import RedisSink
 from cdcwatch.handoff.redis.tail import StreamTail
 from cdcwatch.handoff.sink import Batch, FencedError
@@ -155,6 +156,17 @@ def test_what_is_put_aside_is_not_decided_upon_once_it_was_touched(
         monkeypatch.undo()
         assert sink.open() is None
         assert values(settings) == []
+
+
+def test_what_is_put_aside_and_deleted_on_its_way_takes_the_progress_along(settings: RedisSettings) -> None:
+    """Else the rest of a read would never be told, and nobody would know."""
+    with sink_on(settings) as sink, opened(settings.url) as client:
+        with failing_at(READ_POINTS["redis.moved"]):
+            sink.publish_snapshot(EVENTS, progress(1))
+        client.delete(f"{settings.stream}.staged.{SLOT}")
+        with pytest.raises(UnavailableError):
+            sink.open()
+        assert sink.open() is None
 
 
 def test_a_batch_that_is_too_much_for_a_script_is_put_aside_first(
@@ -321,6 +333,32 @@ def test_a_redis_that_flushes_once_a_second_is_waited_for(redis_8: LocalRedis) -
     with pytest.raises(PreconditionError, match="appendfsync no"):
         RedisSink(settings, SLOT).open()
     assert {check.name: check.state for check in redis_checks(config)}["persistence"] == "fail"
+
+
+def test_a_server_that_is_set_otherwise_meanwhile_is_not_written_on(
+    own: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "_LOOK_S", 0.0)
+    with sink_on(own) as sink, opened(own.url) as client:
+        sink.publish([batch(1, EVENTS[:5])])
+        for name, value in (("appendfsync", "no"), ("maxmemory-policy", "allkeys-lru")):
+            before = client.config_get(name)[name]
+            client.config_set(name, value)
+            with pytest.raises(PreconditionError):
+                sink.publish([batch(2, EVENTS[5:9])])
+            client.config_set(name, before)
+        assert client.xlen(own.stream) == 5
+        sink.publish([batch(2, EVENTS[5:9])])
+        assert client.xlen(own.stream) == 9
+
+
+def test_a_server_that_is_loading_its_data_is_waited_for(own: RedisSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile it says `aof_enabled:0`."""
+    with opened(own.url) as client:
+        told = {**client.info(), "loading": 1, "aof_enabled": 0}
+        monkeypatch.setattr(client, "info", lambda: told)
+        with pytest.raises(UnavailableError, match="loading"):
+            read_server(client)
 
 
 RIGHTS = re.compile(r"the keys `~orders[^`]*` .*?, and `([^`]*)`\. `\+waitaof`", re.DOTALL)

@@ -16,5 +16,8 @@ for at = 4, #KEYS do
     return {kind, KEYS[at]}
   end
 end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[4], '#moving ' .. ARGV[1], ARGV[5])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[4])
+if ARGV[6] ~= '0' then
+  redis.call('HSET', KEYS[2], '#moving ' .. ARGV[1], ARGV[5])
+end
 return {'done'}

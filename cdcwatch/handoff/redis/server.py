@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdcwatch.errors import PreconditionError
+from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.redis.client import RedisError, talking
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def read_server(client: Any) -> ServerFacts:
     """Asks. CdcwatchError as of `talking`; what CONFIG refuses is None."""
     with talking():
         told: dict[str, Any] = client.info()
+    if told.get("loading") == 1:  # it answers INFO, and says of itself that it has no append-only file
+        raise UnavailableError("Redis is loading its data", remedy="wait: it answers once that is done")
     config: dict[str, str] = {}
     try:
         for name in _ASKED:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
+    from cdcwatch.handoff.redis.server import ServerFacts
     from cdcwatch.handoff.sink import Batch
     from cdcwatch.handoff.told import Told
     from cdcwatch.settings import RedisSettings
@@ -47,6 +49,8 @@ MOVED_EVENTS: Final = 500
 _MANY_EVENTS: Final = 5000
 """A batch of more is put aside first, as a read of the table is."""
 _WAITAOF_MS: Final = 10_000
+_LOOK_S: Final = 10.0
+"""What the server is set to may change while it runs: it is looked at so often, when there is something to publish."""
 _STREAM: Final = "stream"
 
 _log = logging.getLogger(__name__)
@@ -69,6 +73,7 @@ class RedisSink:
         """The progress record as it stands in Redis."""
         self._digests: dict[str, str] = {}
         self._was_open = self._waits = False
+        self._looked_s = 0.0
         self._acknowledged: list[range] = []
         self.made_topics: Collection[str] = ()
 
@@ -87,6 +92,8 @@ class RedisSink:
     def publish(self, batches: Sequence[Batch]) -> None:
         """A script for some batches, or for one that is larger; all of them sent at once. Durable on return."""
         client = self._running()
+        if time.monotonic() - self._looked_s >= _LOOK_S:
+            self._look(client)
         scripts = self._scripts(batches)
         newest = batches[-1].progress
         count = sum(len(parts) // 5 for parts, _ in scripts)
@@ -146,8 +153,7 @@ class RedisSink:
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self, client: Any) -> None:
-        facts = read_server(client)
-        self._waits = require_fit(facts, self._settings)
+        facts = self._look(client)
         keys = [*self._own, staged_key(self._settings, self._slot), *self._places.names]
         if facts.is_cluster and not share_a_hash_slot(keys):
             raise PreconditionError(
@@ -167,6 +173,12 @@ class RedisSink:
                 self._move(client, orjson.loads(moving))
             self._wait(client)
         self._was_open = True
+
+    def _look(self, client: Any) -> ServerFacts:
+        facts = read_server(client)
+        self._waits = require_fit(facts, self._settings)
+        self._looked_s = time.monotonic()
+        return facts
 
     def _require_rights(self, client: Any) -> None:
         """Of every stream: inside of a script a missing right would show too late. This id is refused anyhow."""
@@ -238,7 +250,8 @@ class RedisSink:
             self._require_done(answer)
             self._known = progress
             failpoints.reached("redis.decided")
-            self._move(client, names)
+            if count:
+                self._move(client, names)
             self._wait(client)
 
     def _move(self, client: Any, names: list[str]) -> None:
