@@ -140,6 +140,7 @@ def publish_reconciled(
     has_history = any(one.has_history for one in told)
     if before is None and reason is None and has_history:
         reason = "the topic holds earlier events of the table, and no progress of this slot"
+        _log.warning("%s: told to its subscribers as a gap, and the table is read", reason)
     progress = _progress(reads, facts, origin, before, is_gap=reason is not None, has_history=has_history)
     reconciliations = [
         Reconciliation(one.read, known, one.table, DeadlineRule(one.table), one.encoder)

@@ -63,6 +63,7 @@ def test_c05_the_way_out_reads_the_table_again(
         assert created.code == 0, created
         with world.running():  # no --accept-gap: the progress of the lost slot was forgotten
             world.wait_confirmed()
+        assert "told to its subscribers as a gap" in world.log.read_text()
         told = [record for record in world.records() if record.event["data"]["snapshot"]]
         assert [record.key for record in told if not record.is_gap] == ["2"]
         assert {record.event["data"]["reason"] for record in told if record.is_gap} == {
