@@ -91,7 +91,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=300_000, help="read: row changes (default 300000)")
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
     parser.add_argument("--huge", type=int, default=1_000_000, help="huge: changes (default 1000000)")
-    parser.add_argument("--orders", type=int, default=200_000, help="closes: orders due at once (default 200000)")
+    parser.add_argument(
+        "--orders",
+        type=int,
+        default=100_000,
+        help="closes: orders due at once, and twice those of sinks (default 100000)",
+    )
     parser.add_argument("--entries", type=int, default=1_000_000, help="sinks: entries at a start (default 1000000)")
     parser.add_argument("--starts", type=int, default=10, help="memory: starts (default 10)")
     parser.add_argument("--most", type=int, default=10_000_000, help="growth: orders in memory (default 10000000)")

@@ -86,5 +86,5 @@ def at_once(base: Database, shape: Shape, phase: float, enqueue: Callable[[], No
 SHAPES = (
     Shape("4,000 deadlines over 20 s", 4_000, at_once, 20.0, chart="uniform"),
     Shape("10,000 deadlines at one instant", 10_000, at_once, chart="instant", varies=True),
-    Shape("1,000 orders/s for 20 s, each due 3 s later", 20_000, steady, 20.0, chart="steady", has_jobs=False),
+    Shape("1,000 orders/s for 10 s, each due 3 s later", 10_000, steady, 10.0, chart="steady", has_jobs=False),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench import charts, closing, program, servers
 from bench.closing import Closer
-from bench.load import SCHEMA, SHAPES, Shape, at_once
+from bench.load import SCHEMA, Shape, at_once
 from bench.places import Journal, Nowhere, Stream
 from bench.process import Failure, service
 from bench.report import Table, percentile
@@ -83,7 +83,7 @@ def _closing(
     orders: int,
     rounds: int,
 ) -> Table:
-    spread = SHAPES[0]
+    spread = Shape("2,000 deadlines over 10 s", 2_000, at_once, 10.0)
     table = Table(
         "Sinks side by side",
         _EXPLANATION.strip().format(plugin=_PLUGIN, orders=orders, shape=spread.name),
