@@ -32,6 +32,7 @@ COMMANDS = [
     ["pending"],
     ["events"],
     ["explain"],
+    ["schema"],
     ["demo"],
     ["slot"],
     *(["slot", name] for name in ("create", "status", "list", "peek", "advance", "drop")),
