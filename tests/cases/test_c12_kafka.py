@@ -292,11 +292,13 @@ def test_c10_no_mistake_in_the_configuration_shows_a_secret(
         f'dsn = ["{CANARY}"]\n',
         f'dsn = "host=127.0.0.1 password={CANARY}\n',
         f"[postgres]\ndsn = {CANARY}\n",
-        f'[redis]\nurl = "redis://:{CANARY}@127.0.0.1:1/0"\n[sink]\nkind = "redis"\n',
         f'[sweep]\ndsn = "password={CANARY}"\nbatch_rows = 0\n',
     ):
         path.write_text(text if text.startswith("[") else f"[postgres]\n{text}")
         said.append((text, cdcwatch("run", "--debug", "-c", path).said))
+    redis = f'[redis]\nurl = "redis://:{CANARY}@127.0.0.1:1/0"\n[sink]\nkind = "redis"\n'
+    path.write_text(redis)
+    said.append((redis, cdcwatch("check", "--debug", "-c", path).said))  # `run` would wait for the server
     write_configuration(path, guarded.dsn, kafka)
     for name, value in {
         "CDCWATCH_POSTGRES__DSN": f"host=127.0.0.1 port=1 password={CANARY}",
