@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +23,7 @@ the Kafka key too, so that equal keys are equal bytes.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column: its name and its type as `format_type` spells it (`bigint`, `numeric(12,2)`, `shop.order_status`)."""
 
     name: str
@@ -104,8 +104,7 @@ class Leaf(NamedTuple):
         return Attachment(self.oid, self.stamp)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedTable:
+class WatchedTable(Struct, frozen=True):
     """What the rooms need to know of the table; made by `cdcwatch.slot.catalog`."""
 
     schema: str
@@ -123,19 +122,23 @@ class WatchedTable:
     """pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex)."""
     logs_old_rows: bool = False
     """Whether the replica identity logs the old status and deadline of every changed row."""
-    columns: tuple[Column, ...] = field(default=(), compare=False)
+    columns: tuple[Column, ...] = ()
     encoding: str = ""
     """The database's encoding as Python names it; empty for UTF-8 and where there is none (SQL_ASCII)."""
     zone: str = ""
     """Of a deadline without time zone: the zone whose local time it is; empty for a timestamptz."""
-    leaves: tuple[Leaf, ...] | None = field(default=None, compare=False)
+    leaves: tuple[Leaf, ...] | None = None
     """Of a partitioned table; None for an ordinary one."""
-    publication: PublicationStamp = field(default=NO_PUBLICATION, compare=False)
+    publication: PublicationStamp = NO_PUBLICATION
     """That pgoutput reads by."""
     claim: ClaimStatuses | None = None
     """Of `close.action = "claim"`."""
     deletes: bool = False
     """`close.action = "delete"`: a close takes the row away and writes no status."""
+
+    def takes_same_statements(self, other: WatchedTable) -> bool:
+        """Whether what was made for the other serves this one: further columns, leaves and publication are no part."""
+        return self == replace(other, columns=self.columns, leaves=self.leaves, publication=self.publication)
 
     @property
     def told(self) -> frozenset[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import Event, EventEncoder, Gap, Stamp, for_partition
 from cdcwatch.deadline.rule import CANCELLED, EXPIRED, MOVED, SCHEDULED, Derived

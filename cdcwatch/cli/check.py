@@ -27,7 +27,7 @@ def check(
     Exit 1 when one fails for what a server said, 3 when none does but a server can't be reached. Changes nothing: for a
     second at most a temporary slot shows whether the output plugin can be loaded.
     """
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from cdcwatch.inspection.preflight import all_checks
     from cdcwatch.pipeline.built import require_built

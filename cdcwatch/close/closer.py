@@ -7,8 +7,9 @@ must not hold them up). They never share a batch: an order that makes its statem
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from cdcwatch.close.outcome import Action, Outcome, Unclosed, Verdict, consequence
 from cdcwatch.close.retries import FAILED_BACKOFF, GIVEN_UP_BACKOFF, LOCKED_BACKOFF, Retries, Retry
@@ -34,8 +35,7 @@ ATTEMPTS: Final = 8
 _UNSEEN_ATTEMPTS: Final = 16
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """What a batch came to, for metrics and for the worker."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)

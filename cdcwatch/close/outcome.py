@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
 
 from cdcwatch.deadline.schedule import Due
 from cdcwatch.instant import INFINITY_US
@@ -102,8 +103,7 @@ class Unclosed(NamedTuple):
     """Whether that error is of the table or the role, so that every order meets it."""
 
 
-@dataclass(slots=True)
-class CloseReport:
+class CloseReport(Struct):
     """What became of every order of a batch."""
 
     closed: list[Closed] = field(default_factory=list)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import sql
 
 from cdcwatch.columns import deadline_instant, is_due, key_text
@@ -23,8 +24,7 @@ MOST_OVERDUE_ROWS: Final = 10_000
 """Counting stops here."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRow:
+class PendingRow(Struct, frozen=True):
     """An open row. Instants are microseconds since 2000."""
 
     key: Mapping[str, str]
@@ -36,8 +36,7 @@ class PendingRow:
     """Where several are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """The nearest deadlines first, the overdue before all."""
 
     rows: tuple[PendingRow, ...]

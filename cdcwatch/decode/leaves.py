@@ -8,10 +8,10 @@ https://www.postgresql.org/docs/current/ddl-partitioning.html
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
+from msgspec.structs import replace
 
 from cdcwatch.decode.cutter import Cutter
 from cdcwatch.decode.wal2json import Wal2JsonDecoder, is_cut

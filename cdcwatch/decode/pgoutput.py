@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.decode.change import DELETE, INSERT, UPDATE, Begin, Change, Commit, Row, Truncate, is_filled_up, no_column
 from cdcwatch.decode.fields import COLUMN_COUNT, INT4, INT8, UNCHANGED, expect, integer_of, name_at, tuple_at
@@ -69,8 +70,7 @@ def speaks_binary(table: WatchedTable) -> bool:
     return all(column.kind in _BINARY_TYPES and not column.base for column in columns if column is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """Where a relation's watched columns stand in its tuples, and how they are read; from a Relation message."""
 
     is_ours: bool

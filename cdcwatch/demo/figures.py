@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
 
 from cdcwatch.database import connect, translated
 from cdcwatch.demo.order import State
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from cdcwatch.demo.stands import Stand
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Pending orders."""
 
     rows: int = 0
@@ -33,8 +33,7 @@ class Waiting:
         return cls(*(sum(column) for column in zip(*rows, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """Closed minus deadline, by the database's clock; None while nothing was closed."""
 
     closed_rows: int = 0
@@ -61,8 +60,7 @@ class Lateness:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlace:
+class SlotPlace(Struct, frozen=True):
     """Where the slot stands."""
 
     confirmed_flush_lsn: int

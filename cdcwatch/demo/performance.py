@@ -6,9 +6,10 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from cdcwatch.demo.figures import Figures, Lateness, SlotPlace, Waiting
 from cdcwatch.demo.interruption import Interruption, interrupted
@@ -41,8 +42,7 @@ _LATENESS_EVERY_S: Final = 1.0
 _LEAVE_TIMEOUT_S: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What is asked for."""
 
     duration_s: float | None
@@ -54,8 +54,7 @@ class Wish:
     stands: tuple[Stand, ...] = ONE
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """What there is to see at one moment. The counts are the living ones."""
 
     elapsed_s: float

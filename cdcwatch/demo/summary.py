@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.deadline.rule import CANCELLED
 from cdcwatch.lsn import format_lsn
@@ -19,8 +20,7 @@ _MEANING: Final = {CANCELLED: " (paid, cancelled or deleted)"}
 """Of types whose name alone misleads beside the table's statuses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The counts of the table and the topic, and every comparison that was made."""
 
     traffic_s: float
@@ -125,8 +125,7 @@ class Summary:
         return "\n".join(f"{name:<{_NAME_WIDTH}}{text}" for name, text in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Summaries:
+class Summaries(Struct, frozen=True):
     """Of several tables."""
 
     tables: Mapping[str, Summary]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from cdcwatch.deadline.rule import CANCELLED, EVENT_TYPES, EXPIRED, MOVED, SCHEDULED
 from cdcwatch.demo.order import Step
@@ -24,8 +25,7 @@ _MOST_PROBLEMS: Final = 5
 _UNKNOWN, _GONE, _FIRST_FREE = 0, 1, 2
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(Struct):
     done: list[Step] = field(default_factory=list)
     """By the shop."""
     told: list[Step] = field(default_factory=list)
@@ -49,8 +49,7 @@ class _Account:
         return bool(self.told) and self.told[-1].kind in {CANCELLED, EXPIRED}
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """One thing that two sources say."""
 
     what: str
@@ -63,8 +62,7 @@ class Comparison:
         return self.expected == self.found
 
 
-@dataclass(slots=True)
-class TopicCounts:
+class TopicCounts(Struct):
     """What the topic held so far."""
 
     events: int = 0
@@ -90,8 +88,7 @@ class TopicCounts:
         )
 
 
-@dataclass(slots=True)
-class ShopCounts:
+class ShopCounts(Struct):
     """What the shop committed so far."""
 
     placed: int = 0
@@ -112,8 +109,7 @@ class ShopCounts:
         return self.paid + self.cancelled + self.deleted
 
 
-@dataclass(slots=True)
-class _Differences:
+class _Differences(Struct):
     orders: int = 0
     rows: int = 0
     row_count: int = 0

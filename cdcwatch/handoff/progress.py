@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.lsn import format_lsn, parse_lsn
@@ -23,8 +24,7 @@ class TableMark(NamedTuple):
     """Empty where there is none, and in records of versions that didn't note it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Which stream: IDENTIFY_SYSTEM's answer and the slot."""
 
     system_identifier: str
@@ -44,8 +44,7 @@ class Origin:
         return (TableMark(self.table_oid, self.table_name, self.publication), *self.further)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotMark:
+class SnapshotMark(Struct, frozen=True):
     """A read of the table whose events are in the sink."""
 
     lsn: int
@@ -60,8 +59,7 @@ class SnapshotMark:
         return None if self.tells_all else self.visibility
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Events through `position` are in the sink."""
 
     origin: Origin

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from cdcwatch.errors import PreconditionError
 
@@ -20,8 +21,7 @@ class FencedError(PreconditionError):
     """Another process writes this slot's events now; this one must not write any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Events in stream order, and where the stream stands after them."""
 
     events: Sequence[Event]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import psycopg
+from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import sql
 
 from cdcwatch.columns import deadline_instant, key_text
@@ -45,8 +46,7 @@ _EXAMPLES: Final = {
 """A key's text, by its type, for those that refuse some."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrderRow:
+class OrderRow(Struct, frozen=True):
     """The row, by the database's clock."""
 
     deadline_us: int | None
@@ -56,16 +56,14 @@ class OrderRow:
     now_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """Nobody reads the slot."""
 
     message: str
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class OrderStory:
+class OrderStory(Struct, frozen=True):
     """All of it."""
 
     key: Mapping[str, str]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder
@@ -33,8 +34,7 @@ _LINES_A_CHANGE: Final = 8
 _FIRST_LINES: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(Struct, frozen=True):
     """The next changes of the slot."""
 
     changes: tuple[Traced, ...]
@@ -44,8 +44,7 @@ class Peeked:
     """What else decides what is published."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Where the service would begin to publish."""
 
     covered: Position

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from cdcwatch.errors import PreconditionError
 from cdcwatch.handoff.bus import bus_of
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from cdcwatch.slot.facts import OptionsOf
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """A plan."""
 
     trouble: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from cdcwatch.deadline.rule import MOVED, SCHEDULED
 from cdcwatch.inspection.changes import read_changes
@@ -23,8 +24,7 @@ MOST_CHANGES: Final = 1_000_000
 _MOST_KEYS: Final = 1_000_000
 
 
-@dataclass(slots=True)
-class Skipped:
+class Skipped(Struct):
     """Counted as the changes come."""
 
     changes: Counter[str] = field(default_factory=Counter)

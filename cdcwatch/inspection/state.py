@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.handoff.bus import bus_of
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from cdcwatch.slot.status import SlotStatus
 
 
-@dataclass(frozen=True, slots=True)
-class TopicProgress:
+class TopicProgress(Struct, frozen=True):
     """How far the topic's events go, beside what the slot has confirmed."""
 
     flush_lsn: str | None
@@ -33,8 +33,7 @@ class TopicProgress:
     """Why `run` would stop: the slot no longer holds what follows the topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotState:
+class SlotState(Struct, frozen=True):
     """One slot at one look."""
 
     status: SlotStatus

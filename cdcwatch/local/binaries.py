@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from cdcwatch.local.errors import LocalServiceError
 
@@ -24,8 +25,7 @@ OLDEST_JAVA = 17
 _PROBE_TIMEOUT_S = 20
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresBinaries:
+class PostgresBinaries(Struct, frozen=True):
     """The server programs of one PostgreSQL installation."""
 
     directory: Path

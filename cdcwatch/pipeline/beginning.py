@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from cdcwatch.deadline.position import Position
 from cdcwatch.errors import CdcwatchError, PreconditionError

@@ -10,10 +10,12 @@ status updates go on with the position that is durable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cdcwatch import failpoints
 from cdcwatch.deadline.derivation import Learnt
@@ -99,8 +101,7 @@ class _Mode(Enum):
     HOLD = "hold"
 
 
-@dataclass(slots=True)
-class ReadingState:
+class ReadingState(Struct):
     """What outlives a connection."""
 
     origin: Origin

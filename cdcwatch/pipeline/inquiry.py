@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cdcwatch.close.claim import require_claims
 from cdcwatch.database import connect, translated
@@ -30,8 +32,7 @@ _NAME: Final = "cdcwatch"
 _ANSWER_TIMEOUT_S: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What is known before the slot is taken."""
 
     tables: tuple[WatchedTable, ...]

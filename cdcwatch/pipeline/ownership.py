@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cdcwatch.handoff.murmur2 import partition_of
 
@@ -13,8 +15,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import Key
 
 
-@dataclass(frozen=True, slots=True)
-class Ownership:
+class Ownership(Struct, frozen=True):
     """One state of it; every change makes another."""
 
     partitions: int = 0

@@ -7,8 +7,10 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cdcwatch import failpoints
 from cdcwatch.backoff import Backoff
@@ -62,8 +64,7 @@ class Waker:
         self._theirs.close()
 
 
-@dataclass(slots=True)
-class _Following:
+class _Following(Struct):
     """A connection that streams."""
 
     stream: SlotStream

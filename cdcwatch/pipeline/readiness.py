@@ -6,8 +6,10 @@ Ages are monotonic seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +29,7 @@ WINDOW_S: Final = 30.0
 """The window's loader looks every second, and a page of 20,000 rows may come from a cold disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One part's state."""
 
     ready: bool
@@ -45,8 +46,7 @@ class Part:
         return {"ready": self.ready, "reason": self.reason, "age_s": age_s, "waiting_s": round(self.waiting_s, 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderSigns:
+class ReaderSigns(Struct, frozen=True):
     """What is seen of the reader."""
 
     is_streaming: bool
@@ -60,8 +60,7 @@ class ReaderSigns:
     """Why there is no connection, where the last attempt failed or the stream broke off."""
 
 
-@dataclass(frozen=True, slots=True)
-class SinkSigns:
+class SinkSigns(Struct, frozen=True):
     """What is seen of the publisher and the outbox."""
 
     is_open: bool
@@ -71,8 +70,7 @@ class SinkSigns:
     """Since the oldest event or position that is not acknowledged was handed over; 0: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloserSigns:
+class CloserSigns(Struct, frozen=True):
     """What is seen of the workers, their agenda and the window."""
 
     is_started: bool
@@ -94,8 +92,7 @@ class CloserSigns:
     """Since the window's loader came through a look or a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberSigns:
+class SubscriberSigns(Struct, frozen=True):
     """What is seen of the membership in the consumer group (`--role close`)."""
 
     has_joined: bool

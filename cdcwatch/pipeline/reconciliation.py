@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from cdcwatch import failpoints
 from cdcwatch.deadline.event import Gap

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from cdcwatch.database import connect, translated
 from cdcwatch.errors import CdcwatchError
@@ -30,8 +31,7 @@ EVERY_S: Final = 5.0
 _ANSWER_TIMEOUT_S: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSight:
+class SlotSight(Struct, frozen=True):
     """The slot at one look."""
 
     status: SlotStatus

@@ -8,16 +8,16 @@ https://www.postgresql.org/docs/current/runtime-config-client.html
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 DEFAULT_PLUGINS: Final = ("pgoutput", "test_decoding")
 
 _ELEMENT = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",]+))\s*(?:,|$)')
 
 
-@dataclass(frozen=True, slots=True)
-class AllowList:
+class AllowList(Struct, frozen=True):
     """What the server says of the setting."""
 
     exists: bool

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from psycopg.rows import class_row
 
 from cdcwatch.database import translated
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import psycopg
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(Struct, frozen=True):
     """A transaction that has written."""
 
     pid: int | None

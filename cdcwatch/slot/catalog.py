@@ -6,9 +6,10 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLI
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from psycopg.rows import class_row, dict_row
 
 from cdcwatch.database import translated
@@ -44,8 +45,7 @@ class MissingColumnError(PreconditionError):
     """The table has no column of a configured name: the stream can't be read on, and is not passed over."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Relation:
+class _Relation(Struct, frozen=True):
     oid: int
     kind: str
     persistence: str
@@ -54,8 +54,7 @@ class _Relation:
     sql_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _CatalogColumn:
+class _CatalogColumn(Struct, frozen=True):
     name: str
     sql_name: str
     type: str
@@ -70,16 +69,14 @@ class _CatalogColumn:
     """The configuration's other names for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _UniqueIndex:
+class _UniqueIndex(Struct, frozen=True):
     is_primary: bool
     is_identity: bool
     is_immediate: bool
     columns: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class TableFacts:
+class TableFacts(Struct, frozen=True):
     """The watched table with what only checks and remedies need of it."""
 
     watched: WatchedTable

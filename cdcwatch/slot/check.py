@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from cdcwatch.errors import UnavailableError
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 State = Literal["ok", "warn", "fail"]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One precondition."""
 
     name: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from msgspec import Struct
 from psycopg import sql
 
 from cdcwatch import failpoints
@@ -39,8 +39,7 @@ _NEXT_LOOK_S: Final = 5.0
 _LONGEST_NAME_BYTES: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What `create_slot` would look at and do."""
 
     checks: tuple[Check, ...]
@@ -49,8 +48,7 @@ class Plan:
     """SQL, in order; empty when the slot is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedSlot:
+class CreatedSlot(Struct, frozen=True):
     """The slot as it is after `create_slot`."""
 
     status: SlotStatus

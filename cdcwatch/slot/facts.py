@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import sql
 from psycopg.rows import class_row
 
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from cdcwatch.table import WatchedTable
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """Version, settings and limits."""
 
     version_number: int
@@ -67,8 +67,7 @@ class ServerFacts:
         return self.version_number // 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class RoleFacts:
+class RoleFacts(Struct, frozen=True):
     """Who we are; names are quoted as SQL needs them."""
 
     name: str
@@ -85,8 +84,7 @@ class RoleFacts:
         return self.is_superuser or self.has_replication or self.member_of is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """What the role may do with the watched table."""
 
     may_use_schema: bool
@@ -108,8 +106,7 @@ class Rights:
         return self.may_use_schema and self.may_select
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """All of it."""
 
     settings: Settings

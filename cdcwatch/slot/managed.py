@@ -9,12 +9,12 @@ https://neon.com/docs/guides/logical-replication-neon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Service:
+
+class Service(Struct, frozen=True):
     """A managed PostgreSQL, known by a role that only it has."""
 
     name: str

@@ -5,15 +5,15 @@ https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-MAX-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from cdcwatch.slot.status import SlotStatus
 
 
-@dataclass(frozen=True, slots=True)
-class WalRate:
+class WalRate(Struct, frozen=True):
     """Bytes of WAL a second."""
 
     now: float | None
@@ -28,8 +28,7 @@ class WalRate:
         return max(known) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """Beyond any of them a slot alarms."""
 
     lag_bytes: int = 1 << 30
@@ -44,8 +43,7 @@ class Thresholds:
     """A slot that nobody reads alarms too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Struct, frozen=True):
     """A threshold that is passed."""
 
     what: str

@@ -7,8 +7,9 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-REPLI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from cdcwatch.errors import PreconditionError
 from cdcwatch.table import Leaf
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _MOST_NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """A leaf."""
 
     oid: int

@@ -7,8 +7,9 @@ https://www.postgresql.org/docs/current/logicaldecoding.html
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from cdcwatch.slot import server_checks, session_checks, table_checks
 from cdcwatch.slot.check import Check, State

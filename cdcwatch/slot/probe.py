@@ -8,10 +8,10 @@ https://www.postgresql.org/docs/current/logicaldecoding-explanation.html
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from msgspec import Struct
 
 from cdcwatch.database import connect
 from cdcwatch.errors import CdcwatchError
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class PluginProbe:
+class PluginProbe(Struct, frozen=True):
     """What came of it."""
 
     was_loaded: bool

@@ -5,9 +5,9 @@ https://www.postgresql.org/docs/current/logical-replication-publication.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from psycopg import sql
 from psycopg.rows import class_row
 
@@ -33,8 +33,7 @@ UNTOLD: Final = (
 UNTOLD_REMEDY: Final = 'slot.plugin = "wal2json", or let closes update: close.action = "update"'
 
 
-@dataclass(frozen=True, slots=True)
-class PublicationFacts:
+class PublicationFacts(Struct, frozen=True):
     """A publication as it is."""
 
     publishes_all: bool
@@ -48,8 +47,7 @@ class PublicationFacts:
     """A list that names every column is one, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """What is amiss with a publication."""
 
     said: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.queries import query
 from cdcwatch.slot.outlook import WalRate
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 _STAT_WAL_SINCE: Final = 140_000
 
 
-@dataclass(frozen=True, slots=True)
-class WalSample:
+class WalSample(Struct, frozen=True):
     """Where the WAL ended, and when, by the server's clock."""
 
     position: int

@@ -5,9 +5,9 @@ https://www.postgresql.org/docs/current/view-pg-replication-slots.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from psycopg.rows import class_row
 
 from cdcwatch.database import translated
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _PAST_THRESHOLD: Final = frozenset({"unreserved", "lost"})
 
 
-@dataclass(frozen=True, slots=True)
-class SlotStatus:
+class SlotStatus(Struct, frozen=True):
     """A row of pg_replication_slots with its owner. LSNs are PostgreSQL's text; None where the server doesn't tell."""
 
     name: str

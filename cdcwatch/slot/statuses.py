@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from msgspec import Struct
 from psycopg import sql
 from psycopg.rows import class_row
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from cdcwatch.slot.catalog import TableFacts
 
 
-@dataclass(frozen=True, slots=True)
-class StatusFacts:
+class StatusFacts(Struct, frozen=True):
     """What the column says of the configured statuses."""
 
     labels: tuple[str, ...] | None
@@ -32,8 +31,7 @@ class StatusFacts:
     """The statistics know every status there is, and none of table.open."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StatusColumn:
+class _StatusColumn(Struct, frozen=True):
     labels: list[str] | None
     constraint_names: list[str]
     constraint_texts: list[str]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
+from msgspec import Struct
 from psycopg import conninfo
 
 from cdcwatch.database import BoundedConnection, accept_any_bytes, explain, parse_dsn, redact, translated
@@ -58,8 +58,7 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotFacts:
+class SlotFacts(Struct, frozen=True):
     """The slot and its server, as they stood when the connection was made."""
 
     system_identifier: str
@@ -77,8 +76,7 @@ class SlotFacts:
     """Earlier timelines of the server's, and the LSN at which each was left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who has the slot."""
 
     pid: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from psycopg.rows import class_row
 
 from cdcwatch.database import connect, translated
@@ -23,8 +23,7 @@ CLOCK_SAMPLES: Final = 5
 _APPLICATION: Final = "cdcwatch check"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionFacts:
+class ConnectionFacts(Struct, frozen=True):
     """One of the two DSNs, as a connection made with it turned out."""
 
     is_encrypted: bool
@@ -37,8 +36,7 @@ class ConnectionFacts:
     """sslmode is verify-ca or verify-full."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockFacts:
+class ClockFacts(Struct, frozen=True):
     """The database's clock against ours."""
 
     offset_us: int
@@ -47,8 +45,7 @@ class ClockFacts:
     """Half the round trip of the best sample."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """All of it."""
 
     main: ConnectionFacts
@@ -81,8 +78,7 @@ def read_surroundings(connection: psycopg.Connection[Any], settings: Settings) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(Struct, frozen=True):
     backend_pid: int
     is_encrypted: bool
     tls_version: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.database import connect, translated
 from cdcwatch.errors import CdcwatchError
@@ -19,8 +20,7 @@ _ASK_AGAIN_S: Final = 0.02
 _ANSWER_TIMEOUT_S: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class StandbyFacts:
+class StandbyFacts(Struct, frozen=True):
     """The server of sweep.dsn."""
 
     error: CdcwatchError | None = None
@@ -31,8 +31,7 @@ class StandbyFacts:
     """It has replayed, within sweep.max_delay_ms, what the primary had when it was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepFacts:
+class SweepFacts(Struct, frozen=True):
     """Read once."""
 
     may_register: bool | None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from itertools import pairwise
 
 import orjson
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import CONTENT_TYPE, EventEncoder, Stamp
 from cdcwatch.deadline.position import Position, SnapshotVisibility

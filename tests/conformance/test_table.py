@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.close.outcome import Outcome
 from cdcwatch.deadline.schedule import Due

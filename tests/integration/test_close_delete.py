@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
 from cdcwatch.close.clock import SystemClock

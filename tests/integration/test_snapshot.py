@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 from zoneinfo import available_timezones
 
 import pytest
+from msgspec.structs import replace
 from psycopg import sql
 
 from cdcwatch.columns import deadline_instant

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate, Unreadable
 from cdcwatch.decode.pgoutput import PgoutputDecoder

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cdcwatch.decode.change import Begin, Change, Commit, Row
 from cdcwatch.decode.wal2json import Wal2JsonDecoder

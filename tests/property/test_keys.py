@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import EventEncoder, Stamp
 from cdcwatch.deadline.rule import SCHEDULED, Derived

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from cdcwatch.close.outcome import Closed, CloseReport
 from cdcwatch.decode.note import CLOSING

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from tests.fakes.sink import FakeBroker
 from tests.fakes.table import WATCHED, FakeDatabase, FakeRow

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.settings import CloseSettings, PostgresSettings, Settings, SlotSettings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
+from msgspec.structs import replace
 
 from cdcwatch import __version__
 from cdcwatch.deadline.rule import CANCELLED, EVENT_TYPES, EXPIRED, MOVED, SCHEDULED, Derived

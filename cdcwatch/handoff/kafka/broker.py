@@ -8,7 +8,6 @@ https://kafka.apache.org/documentation/#security_authz_primitives
 from __future__ import annotations
 
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from msgspec import Struct
 
 from cdcwatch.errors import CdcwatchError, UnavailableError
 from cdcwatch.handoff.kafka.client import (
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from cdcwatch.settings import KafkaSettings
 
 
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicFacts(Struct, frozen=True):
     """A topic, as far as we may see it."""
 
     partitions: int
@@ -46,8 +45,7 @@ class TopicFacts:
     """None where we may not read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
+class BrokerFacts(Struct, frozen=True):
     """What the cluster says."""
 
     brokers: int

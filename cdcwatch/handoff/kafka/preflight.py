@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin._acl import AclOperation
+from msgspec.structs import replace
 
 from cdcwatch.errors import CdcwatchError
 from cdcwatch.handoff.kafka.broker import BrokerFacts, TopicFacts, may_join, read_broker

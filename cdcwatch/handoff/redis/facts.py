@@ -5,8 +5,9 @@ https://redis.io/docs/latest/commands/acl-dryrun/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.handoff.redis.client import connected, refused, talking
 from cdcwatch.handoff.redis.keys import (
@@ -74,8 +75,7 @@ _TO_HEAR: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFacts:
+class StreamFacts(Struct, frozen=True):
     """Of one table's streams together."""
 
     missing: tuple[str, ...]
@@ -86,8 +86,7 @@ class StreamFacts:
     """Of the oldest entry; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableFacts:
+class TableFacts(Struct, frozen=True):
     """What is there for one table."""
 
     server: ServerFacts

@@ -5,8 +5,9 @@ https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.redis.client import RedisError, talking
@@ -20,8 +21,7 @@ _WAITAOF_SINCE: Final = (7, 2)
 _ASKED: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """As INFO and CONFIG GET tell."""
 
     version: tuple[int, ...]

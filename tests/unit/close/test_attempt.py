@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.close.attempt import (
     MOST_BACKOFF_S,

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.close.outcome import Action, CurrentRow, Outcome, classify, consequence
 from cdcwatch.deadline.schedule import Due

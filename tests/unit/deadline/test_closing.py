@@ -1,9 +1,8 @@
 """Closes that delete: told from the application's own deletes by a note that their transaction begins with."""
 
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder

@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder, Unpublished

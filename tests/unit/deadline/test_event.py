@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import CONTENT_TYPE, Event, EventEncoder, Stamp, for_partition
 from cdcwatch.deadline.rule import CANCELLED, EXPIRED, MOVED, SCHEDULED, Derived

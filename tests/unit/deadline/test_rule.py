@@ -1,8 +1,7 @@
 """What a change means, as a table of the old and the new row."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.rule import (
     CANCELLED,

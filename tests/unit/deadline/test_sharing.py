@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import EventEncoder
 from cdcwatch.deadline.position import Position, SnapshotVisibility

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.decode.change import DELETE, INSERT, Change, Truncate
 from cdcwatch.decode.leaves import FOREIGN, GONE, LEAF, Leaves, PartitionedWal2JsonDecoder

@@ -1,8 +1,8 @@
 import json
 import struct
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.decode.note import CloseFailure, Closing, parse_note
 from cdcwatch.decode.pgoutput import PgoutputDecoder

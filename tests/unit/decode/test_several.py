@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.decode.change import Begin, Commit, Of, Together, Truncate
 from cdcwatch.decode.leaves import Leaves

@@ -1,8 +1,7 @@
 """Every line is read by both ways, cutting and parsing, which must agree."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.decode.change import Begin, Change, Commit, Row, Truncate
 from cdcwatch.decode.wal2json import Wal2JsonDecoder, filter_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cdcwatch.deadline.rule import CANCELLED, EXPIRED, MOVED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row

@@ -1,7 +1,7 @@
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import Event
 from cdcwatch.deadline.position import Position

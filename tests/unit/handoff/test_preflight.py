@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka.admin._acl import AclOperation
+from msgspec.structs import replace
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.handoff.kafka.broker import BrokerFacts, TopicFacts

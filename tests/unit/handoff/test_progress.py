@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.handoff.progress import Origin, Progress, SnapshotMark, TableMark

@@ -1,9 +1,9 @@
 """Where a process begins: after the topic's record, with a read of the table, or not at all."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.position import Position, SnapshotVisibility
 from cdcwatch.errors import PreconditionError

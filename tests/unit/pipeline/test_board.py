@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.close.outcome import Outcome
 from cdcwatch.close.timekeeping import ClockFigures

@@ -1,10 +1,10 @@
 """One connection's stream on a clock set by hand: what is read, what is handed over, what the server is told."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.derivation import Derivation
 from cdcwatch.deadline.event import EventEncoder

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Thread
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import Event
 from cdcwatch.decode.leaves import Leaves

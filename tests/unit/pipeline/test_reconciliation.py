@@ -1,10 +1,10 @@
 """The table against the topic: only what differs is told, once, whatever breaks off in between."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.deadline.event import EventEncoder, Stamp
 from cdcwatch.deadline.position import Position, SnapshotVisibility

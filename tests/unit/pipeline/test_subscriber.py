@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.close.clock import DatabaseClock
 from cdcwatch.close.closer import Closer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from threading import Event
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.errors import PreconditionError, UnavailableError
 from cdcwatch.pipeline.warden import TableChangedError, Warden, compare, renews

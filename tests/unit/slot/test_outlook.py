@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cdcwatch.slot.outlook import Thresholds, WalRate, alarms, time_to_loss_s
 from cdcwatch.slot.rates import WalSample, rate_between
