@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from bench import growth, program, servers
 from bench.closing import await_confirmed
 from bench.load import SCHEMA
@@ -152,10 +154,11 @@ def _streaming_s(path: Path, base: Database) -> float:
 def _begun_s(base: Database) -> float:
     """When a walsender streams, by the monotonic clock; one that ends doesn't count."""
     give_up_s = time.monotonic() + _STREAMING_TIMEOUT_S
-    while not base.rows(_STREAMING):
-        if time.monotonic() > give_up_s:
-            raise Failure("no walsender streams")
-        time.sleep(0.005)
+    with psycopg.connect(base.dsn, autocommit=True) as connection:
+        while not connection.execute(_STREAMING).fetchone():
+            if time.monotonic() > give_up_s:
+                raise Failure("no walsender streams")
+            time.sleep(0.002)
     return time.monotonic()
 
 

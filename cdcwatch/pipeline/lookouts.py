@@ -21,8 +21,7 @@ class Lookouts:
         self._settings = settings
         self.slot = SlotLookout(settings)
         self.slot.export(metrics)
-        bus = bus_of(settings)
-        self._sink = SinkLookout(outbox, bus.why_unreachable) if bus is not None else None
+        self._sink = SinkLookout(outbox, self._why_unreachable) if settings.sink.kind != "none" else None
 
     def start(self) -> None:
         """Where there is a port, the slot is looked at: nobody would see it else."""
@@ -30,6 +29,11 @@ class Lookouts:
             self.slot.start()
         if self._sink is not None:
             self._sink.start()
+
+    def _why_unreachable(self) -> str:
+        """By a bus made when it is asked for: its library is loaded once the stream has begun, not before."""
+        bus = bus_of(self._settings)
+        return bus.why_unreachable() if bus is not None else ""
 
     def request_stop(self) -> None:
         """Ends them."""
