@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
 
 from bench import charts, program, servers
 from bench.load import SCHEMA
@@ -14,6 +18,8 @@ from bench.report import Table, percentile
 from cdcwatch.lsn import parse_lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bench.process import Service
     from bench.servers import Database
     from cdcwatch.local import LocalKafka, LocalPostgres
@@ -42,8 +48,12 @@ cdcwatch whole: slot, Kafka with exactly_once, close; fsync is on. {rate} orders
 transaction: it runs, and {changes:,} orders are inserted in one commit. A backlog: {changes:,} orders are inserted,
 {rows:,} a commit, before it starts. Those are due in a day. Counted are the orders that fell due from the commit, or
 from READY, until the slot's confirmed position had passed all of it: the seconds of reading. Read: events that were
-published meanwhile, a second.
+published meanwhile, a second. Bare: what one UPDATE of one row and its commit took meanwhile, in another database of
+the same server, {probes} a second: the disk's and the processors' share of the lateness, which no reader can go below.
 """
+_PROBES_PER_S = 20
+_PROBED = "CREATE TABLE IF NOT EXISTS bench_probed AS SELECT 1 AS id, 0 AS number"
+_PROBE = "UPDATE bench_probed SET number = number + 1"
 
 
 class Chewed(NamedTuple):
@@ -52,14 +62,19 @@ class Chewed(NamedTuple):
     lateness_ms: list[float]
     seconds: float
     peak_rss_mb: float
+    bare_ms: list[float]
+    """In order."""
 
 
 def measure(broker: LocalKafka, *, changes: int, match: str = "") -> list[Table]:
     """Both situations on both plugins."""
     table = Table(
         f"Lateness while {changes:,} changes are read",
-        _EXPLANATION.strip().format(rate=_ORDERS_PER_S, changes=changes, rows=_ROWS_A_COMMIT),
-        ["what is read", "orders due", "p50 ms", "p99", "max", "early", "open", "seconds", "read/s", "RSS MB"],
+        _EXPLANATION.strip().format(rate=_ORDERS_PER_S, changes=changes, rows=_ROWS_A_COMMIT, probes=_PROBES_PER_S),
+        [
+            *("what is read", "orders due", "p50 ms", "p99", "max", "bare: p50 ms", "p99", "max"),
+            *("early", "open", "seconds", "read/s", "RSS MB"),
+        ],
     )
     lateness_ms: dict[str, list[float]] = {}
     with servers.postgres(fsync=True) as server:
@@ -106,7 +121,8 @@ def _run(server: LocalPostgres, broker: LocalKafka, situation: str, plugin: str,
                 base.rows(_CHANGES, _FIRST_CHANGE, _FIRST_CHANGE + changes - 1)
             began_s = time.time()
             end_lsn = parse_lsn(base.value("SELECT pg_current_wal_insert_lsn()::text"))
-            _await_confirmed(base, running, end_lsn)
+            with _probed(server) as bare_ms:
+                _await_confirmed(base, running, end_lsn)
             ended_s = time.time()
             time.sleep(1)
             rows = base.rows(_LATENESS_MS, began_s, ended_s, _FIRST_CHANGE)
@@ -114,7 +130,30 @@ def _run(server: LocalPostgres, broker: LocalKafka, situation: str, plugin: str,
             running.stop()
     if not rows:
         raise Failure("nothing fell due while it was read: too few changes, or the load was too slow")
-    return Chewed([late_ms for (late_ms,) in rows], ended_s - began_s, peak_rss_mb)
+    return Chewed([late_ms for (late_ms,) in rows], ended_s - began_s, peak_rss_mb, sorted(bare_ms))
+
+
+@contextlib.contextmanager
+def _probed(server: LocalPostgres) -> Iterator[list[float]]:
+    """What a bare UPDATE takes while the block runs; whole once it has left."""
+    taken_ms: list[float] = []
+    ended = threading.Event()
+
+    def probe() -> None:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(_PROBED)
+            while not ended.wait(1 / _PROBES_PER_S):
+                began_s = time.perf_counter()
+                connection.execute(_PROBE)
+                taken_ms.append((time.perf_counter() - began_s) * 1000)
+
+    thread = threading.Thread(target=probe)
+    thread.start()
+    try:
+        yield taken_ms
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _place_orders(base: Database) -> None:
@@ -139,13 +178,14 @@ def _closed(chewed: Chewed | None) -> list[float]:
 def _row(name: str, chewed: Chewed | None, changes: int) -> list[str]:
     closed = _closed(chewed)
     if chewed is None or not closed:
-        return [name, *["-"] * 9]
+        return [name, *["-"] * 12]
     return [
         name,
         f"{len(chewed.lateness_ms):,}",
         f"{percentile(closed, 0.5):.1f}",
         f"{percentile(closed, 0.99):.1f}",
         f"{closed[-1]:.1f}",
+        *(f"{percentile(chewed.bare_ms, share):.1f}" for share in (0.5, 0.99, 1)),
         f"{sum(late_ms < 0 for late_ms in closed)}",
         f"{len(chewed.lateness_ms) - len(closed)}",
         f"{chewed.seconds:.1f}",
