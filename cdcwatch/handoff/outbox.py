@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cdcwatch.deadline.position import Position
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cdcwatch.deadline.event import Event
     from cdcwatch.handoff.progress import Progress
 
+_value_of = attrgetter("value")
 _EVENT_OVERHEAD_BYTES = 250
 """What an event costs in memory beside its key and value: three Python objects and librdkafka's own copy's frame."""
 
@@ -99,7 +101,7 @@ class Outbox:
 
     def offer(self, events: Sequence[Event], progress: Progress) -> None:
         """From the reader: events in stream order and the position after them."""
-        size_bytes = sum(len(event.value) for event in events) + len(events) * _EVENT_OVERHEAD_BYTES
+        size_bytes = sum(map(len, map(_value_of, events))) + len(events) * _EVENT_OVERHEAD_BYTES
         with self._changed:
             sequence = self._watermark.hand_over(len(events) + 1)
             self._watermark.mark(progress.position.end_lsn)
