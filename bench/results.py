@@ -90,7 +90,7 @@ def made(command: str, servers: str, load_before: float) -> Part:
 
 
 def _python() -> str:
-    """The distribution's is built with profile-guided optimisation; others may not be, and are a third slower then."""
+    """The distribution's is built with profile-guided optimisation; others may not be, and are slower then."""
     own = " of the distribution" if sys.base_prefix == "/usr" else ""
     return f"Python {platform.python_version()}{own}"
 
