@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import base64
 import os
 import signal
@@ -18,12 +17,11 @@ from confluent_kafka.admin import AdminClient
 from cdcwatch.local.binaries import find_java
 from cdcwatch.local.errors import LocalServiceError
 from cdcwatch.local.jars import bring, reason
-from cdcwatch.local.process import OwnedProcess, free_port, last_line, launched
+from cdcwatch.local.process import OwnedProcess, free_port, launched
+from cdcwatch.local.service import LocalService
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
 
 KAFKA_VERSION = "4.4.0"
 _POM = Path(__file__).with_name("kafka-pom.xml")
@@ -40,11 +38,10 @@ _JAVA_FLAGS = (
 _COMMAND_TIMEOUT_S = 120
 
 
-class LocalKafka:
-    """A broker that is its own controller; its data and log stand in one directory, the data there is used again.
+class LocalKafka(LocalService):
+    """A broker that is its own controller."""
 
-    Not for use by several threads at once.
-    """
+    name = "Kafka"
 
     def __init__(
         self,
@@ -61,10 +58,9 @@ class LocalKafka:
         for about that long, and a machine that stalls longer takes the broker off. `properties` are further lines
         of server.properties.
         """
+        super().__init__(directory, log="kafka.log", start_timeout_s=start_timeout_s)
         self._java = find_java()
         self.port = port or free_port()
-        self.directory = directory.absolute()
-        self.log_path = self.directory / "kafka.log"
         self._data = self.directory / "log"
         self._configuration = self.directory / "server.properties"
         self._properties = {
@@ -77,28 +73,20 @@ class LocalKafka:
             "log.dirs": str(self._data),
             **(properties or {}),
         }
-        self._start_timeout_s = start_timeout_s
-        self._process: OwnedProcess | None = None
+        self._metadata = _Metadata(self.port)
 
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The broker's pid; None when it doesn't run."""
-        return self._process.pid if self._process is not None and self._process.running else None
-
-    def start(self) -> None:
-        """Bring the jars and format the storage when they are missing, start, wait until clients see a broker."""
-        if self.pid is not None:
-            return
+    def _launched(self) -> OwnedProcess:
+        """Brings the jars and formats the storage when they are missing."""
         jars = bring_jars()
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._configuration.write_text("".join(f"{name}={value}\n" for name, value in self._properties.items()))
         self._format(jars)
-        self._process = OwnedProcess(
+        self._metadata = _Metadata(self.port)  # a client keeps what it knew of the broker before
+        return OwnedProcess(
             self._command(jars, "kafka.Kafka", str(self._configuration)),
             user=None,
             death_signal=signal.SIGKILL,
@@ -106,46 +94,9 @@ class LocalKafka:
             log_path=self.log_path,
             environment=os.environ,
         )
-        atexit.register(self.close)
-        self._process.wait_ready(_Metadata(self.port).lists_a_broker, timeout_s=self._start_timeout_s, name="Kafka")
 
-    def stop(self, *, timeout_s: float = 30) -> None:
-        """Shut down in order; LocalServiceError when it still runs after `timeout_s`."""
-        if self._process is None:
-            return
-        self._process.signal(signal.SIGTERM)
-        if not self._process.wait(timeout_s):
-            raise LocalServiceError(
-                f"Kafka did not stop in {timeout_s:g} s: {last_line(self.log_path)}", remedy=f"read {self.log_path}"
-            )
-        atexit.unregister(self.close)
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would look."""
-        if self._process is not None:
-            self._process.kill_tree()
-            atexit.unregister(self.close)
-
-    def close(self) -> None:
-        """Stop, by force when it takes longer than 10 s."""
-        try:
-            self.stop(timeout_s=10)
-        except LocalServiceError:
-            self.kill()
-
-    def restart(self) -> None:
-        """Stop and start on the same port; after `kill` or `stop` it only starts."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _answers(self) -> bool:
+        return self._metadata.lists_a_broker()
 
     def _command(self, jars: Path, main_class: str, *arguments: str) -> list[str]:
         return [str(self._java), *_JAVA_FLAGS, "-cp", f"{jars}/*", main_class, *arguments]

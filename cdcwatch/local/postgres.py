@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import pwd
 import shutil
@@ -16,12 +15,11 @@ from psycopg.conninfo import make_conninfo
 
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.errors import LocalServiceError
-from cdcwatch.local.process import OwnedProcess, free_port, is_alive, last_line, launched
+from cdcwatch.local.process import OwnedProcess, free_port, is_alive, launched
+from cdcwatch.local.service import LocalService
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -32,12 +30,14 @@ _CONFIGURATION = "cdcwatch.conf"
 _PLUGINS = "pgoutput, test_decoding, wal2json"
 
 
-class LocalPostgres:
-    """A server whose data, log and configuration stand in one directory; the data there is used again.
+class LocalPostgres(LocalService):
+    """A server with logical decoding.
 
     Started by root it runs as the user postgres, as PostgreSQL refuses root. Everyone on this machine may connect
-    as anyone: it is for demonstrations and tests. Not for use by several threads at once.
+    as anyone: it is for demonstrations and tests.
     """
+
+    name = "PostgreSQL"
 
     def __init__(
         self,
@@ -49,72 +49,26 @@ class LocalPostgres:
         start_timeout_s: float = 60,
     ) -> None:
         """Choose binaries and port; `settings` are further parameters. LocalServiceError without binaries."""
+        super().__init__(directory, log="postgres.log", start_timeout_s=start_timeout_s)
         self._server = find_postgres()
         self.binaries = self._server.directory
         self.major = self._server.major
         self.has_wal2json = self._server.has_wal2json
         self.port = port or free_port()
-        self.directory = directory.absolute()
-        self.log_path = self.directory / "postgres.log"
         self.settings: dict[str, str] = {**_settings(self.port, fsync=fsync), **(settings or {})}
         """Written at each start and by `reload`; change it in between."""
         self._data = self.directory / "data"
         self._user = _server_user()
-        self._start_timeout_s = start_timeout_s
         self._knows_plugin_setting: bool | None = None
-        self._process: OwnedProcess | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's pid; None when it doesn't run."""
-        return self._process.pid if self._process is not None and self._process.running else None
 
     def dsn(self, dbname: str = "postgres", user: str = "postgres") -> str:
         """Connection parameters for libpq."""
         return make_conninfo(host="127.0.0.1", port=self.port, user=user, dbname=dbname)
 
-    def start(self) -> None:
-        """Make the database cluster when there is none, start the server and wait until it accepts connections."""
-        if self.pid is not None:
-            return
-        self._initialise()
-        self._clear_stale_pid_file()
-        self._configure()
-        self._process = OwnedProcess(
-            [self._server.program("postgres"), "-D", self._data],
-            user=self._user,
-            death_signal=signal.SIGQUIT,  # the immediate shutdown: it waits for no client
-            directory=self.directory,
-            log_path=self.log_path,
-            environment=_environment(),
-        )
-        atexit.register(self.close)
-        self._process.wait_ready(self._accepts, timeout_s=self._start_timeout_s, name="PostgreSQL")
-
     def stop(self, mode: StopMode = "fast", *, timeout_s: float = 60) -> None:
         """Shut down as `pg_ctl stop -m mode` does; LocalServiceError when it still runs after `timeout_s`."""
-        if self._process is None:
-            return
-        self._process.signal(_STOP_SIGNAL[mode])
-        if not self._process.wait(timeout_s):
-            raise LocalServiceError(
-                f"PostgreSQL did not stop ({mode}) in {timeout_s:g} s: {last_line(self.log_path)}",
-                remedy="end its clients, or stop it with mode fast or immediate",
-            )
-        atexit.unregister(self.close)
-
-    def kill(self) -> None:
-        """SIGKILL to the postmaster and all its children, as a crash of the machine's memory would look."""
-        if self._process is not None:
-            self._process.kill_tree()
-            atexit.unregister(self.close)
-
-    def close(self) -> None:
-        """Stop, by force when it takes longer than 10 s."""
-        try:
-            self.stop("fast", timeout_s=10)
-        except LocalServiceError:
-            self.kill()
+        remedy = "end its clients, or stop it with mode fast or immediate"
+        self._end(_STOP_SIGNAL[mode], timeout_s, how=f" ({mode})", remedy=remedy)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop and start on the same port; after `kill` or `stop` it only starts."""
@@ -127,21 +81,25 @@ class LocalPostgres:
         if self._process is not None:
             self._process.signal(signal.SIGHUP)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def _launched(self) -> OwnedProcess:
+        """Makes the database cluster when there is none."""
+        self._initialise()
+        self._clear_stale_pid_file()
+        self._configure()
+        return OwnedProcess(
+            [self._server.program("postgres"), "-D", self._data],
+            user=self._user,
+            death_signal=signal.SIGQUIT,  # the immediate shutdown: it waits for no client
+            directory=self.directory,
+            log_path=self.log_path,
+            environment=_environment(),
+        )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _accepts(self) -> bool:
+    def _answers(self) -> bool:
         return pq.PGconn.ping(self.dsn().encode()) == pq.Ping.OK
 
     def _initialise(self) -> None:
         """Make the data directory, complete or not at all."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         version_file = self._data / "PG_VERSION"
         if version_file.exists():
             made_by = version_file.read_text().strip()

@@ -238,7 +238,7 @@ class FileTail:
                 if segments.numbered(self._path) == names:
                     return self._measured([_unopened(name) for name in names[:-_HELD]], held)
             except FileNotFoundError:
-                if not segments_there(self._path):
+                if not _segments_there(self._path):
                     raise PreconditionError(
                         f"there is no file {self._path}",
                         remedy="start `cdcwatch run`, which makes it, or mend file.path",
@@ -297,7 +297,7 @@ def _held(segment: _Segment) -> Iterator[_Segment]:
         os.close(descriptor)
 
 
-def segments_there(path: Path) -> bool:
+def _segments_there(path: Path) -> bool:
     """Whether anything of a journal is there."""
     return path.parent.is_dir() and (path.exists() or bool(segments.numbered(path)))
 
