@@ -104,8 +104,11 @@ class Agenda:
 
         At once where the last batch was a full one: then there are more than the workers take in one go.
         """
-        from_us = 1 if self._was_full else _PRESSING_FROM_US
-        return from_us <= self.facts().overdue_us < _PRESSING_TO_US
+        with self._lock:  # not `facts`: the reader asks before every bite
+            next_us, now_us = self._closer.schedule.next_deadline_us, self._now_us()
+        if next_us is None or now_us is None:
+            return False
+        return (1 if self._was_full else _PRESSING_FROM_US) <= now_us - next_us < _PRESSING_TO_US
 
     def load(self, dues: Sequence[Due]) -> int:
         """Takes in orders read from the table; the stream's word stands. The window's end, which they may pull back."""
