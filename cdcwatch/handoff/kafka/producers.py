@@ -46,17 +46,19 @@ class _AvroProducer(Producer):
         self._encode = Encoder().encode
         self._prefixes = {topic: MAGIC + number.to_bytes(4) for topic, number in ids.items()}
 
-    def produce(  # type: ignore[override]
+    def produce(  # type: ignore[override]  # librdkafka's
         self,
         topic: str,
         value: bytes,
         key: bytes | None = None,
         partition: int = -1,
+        callback: Any = None,
+        on_delivery: Any = None,
+        timestamp: int = 0,
         headers: Any = None,
-        **more: Any,
     ) -> None:
-        """As librdkafka's."""
+        """As librdkafka's, by name and by position; `on_delivery` counts where `callback` is None."""
         if headers is not None:
             body, headers = self._encode(value)
-            more["headers"], value = headers, self._prefixes[topic] + body
-        super().produce(topic, value, key, partition, **more)
+            value = self._prefixes[topic] + body
+        super().produce(topic, value, key, partition, callback or on_delivery, None, timestamp, headers)

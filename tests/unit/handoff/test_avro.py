@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from cdcwatch.deadline.rule import CANCELLED, EXPIRED, MOVED, SCHEDULED, Derived
 from cdcwatch.decode.change import Row
 from cdcwatch.handoff.kafka import avro
+from cdcwatch.handoff.kafka.producers import _AvroProducer
 from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.instant import INFINITY_US, NEGATIVE_INFINITY_US
 from cdcwatch.settings import KafkaSettings
@@ -27,6 +29,8 @@ from tests.events import DEADLINES, ENDED, ROWS, STAMP, STAMP_OF_A_READ, TWO_COL
 from tests.fakes.table import WATCHED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdcwatch.deadline.event import Event
 
 SCHEMAS = sorted((Path(avro.__file__).parents[2] / "schemas").glob("*.avsc"))
@@ -123,6 +127,26 @@ def test_a_cut_event_or_one_with_more_behind_it_is_left_as_it_is() -> None:
     sent = [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
     for value in (NUMBER + body[:-1], NUMBER + body[: len(body) // 2], NUMBER + body + b"\0"):
         assert AS_JSON(value, lambda: sent) == value
+
+
+@pytest.mark.parametrize("is_avro", [True, False])
+def test_the_producer_takes_what_librdkafkas_takes_by_name_and_by_position(*, is_avro: bool) -> None:
+    nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    producer = _AvroProducer(nowhere, {"orders": 7}) if is_avro else Producer(nowhere)
+    value, headers = next(sample_events()).value, {"content-type": b"application/json"}
+    reported: list[tuple[str, bytes]] = []
+
+    def reporter(name: str) -> Callable[[Any, Any], None]:
+        return lambda _error, message: reported.append((name, message.value()))
+
+    producer.produce("orders", value, b"1", 0, reporter("by position"), None, 0, headers)
+    producer.produce("orders", value, b"1", 0, headers=headers, on_delivery=reporter("by name"))
+    producer.produce("orders", value, b"1", 0, None, None, 0, headers)
+    producer.produce("orders", value, b"1", 0, on_delivery=reporter("as it is"))
+    producer.purge()
+    producer.flush(5)
+    sent = NUMBER + avro.Encoder().encode(value)[0] if is_avro else value
+    assert reported == [("by position", sent), ("by name", sent), ("as it is", value)]
 
 
 # -- the schemas ---------------------------------------------------------------------------------------------------------
