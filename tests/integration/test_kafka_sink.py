@@ -182,6 +182,64 @@ def test_an_event_that_the_topic_does_not_take_stops_with_the_remedy(
     assert kind(_settings(kafka, name), "s").open() is None
 
 
+def test_one_event_that_is_refused_takes_its_transaction_along(kafka: services.Kafka) -> None:
+    name = f"small.{uuid.uuid4().hex[:8]}"
+    services.create_topic(kafka, name, partitions=3, config={"max.message.bytes": "4000"})
+    sink = ExactlyOnceSink(_settings(kafka, name), "s")
+    sink.open()
+    outbox = Outbox(1 << 20, lambda: None)
+    outbox.offer(_events(range(1)), _progress(1))
+    _settled(sink, outbox)
+    for number in range(1, 50):
+        size_bytes = 50_000 if number == 25 else 0
+        outbox.offer(
+            _events(range(number, number + 1), key=b"%d" % number, size_bytes=size_bytes), _progress(number + 1)
+        )
+    with pytest.raises(PreconditionError):
+        sink.publish(outbox.take(100, 0))
+    assert not sink.acknowledged()
+    sink.close()
+    assert ExactlyOnceSink(_settings(kafka, name), "s").open() == _progress(1)
+    assert _numbers(kafka, name) == [0]
+
+
+def test_a_topic_that_goes_away_meanwhile_takes_the_transaction_along(
+    kafka: services.Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_sinks, "_COMMIT_TIMEOUT_S", 10.0)
+    name = f"gone.{uuid.uuid4().hex[:8]}"
+    services.create_topic(kafka, name, partitions=1)
+    sink = ExactlyOnceSink(_settings(kafka, name), "s")
+    sink.open()
+    outbox = Outbox(1 << 20, lambda: None)
+    outbox.offer(_events(range(1)), _progress(1))
+    _settled(sink, outbox)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([name])[name].result(20)
+    outbox.offer(_events(range(1, 2)), _progress(2))
+    with pytest.raises((UnavailableError, PreconditionError)):
+        sink.publish(outbox.take(100, 0))
+    assert not sink.acknowledged()
+    with pytest.raises(PreconditionError, match="any more"):
+        sink.open()
+    sink.close()
+    services.create_topic(kafka, name, partitions=1)
+    assert ExactlyOnceSink(_settings(kafka, name), "s").open() == _progress(1)
+
+
+@KINDS
+def test_reports_of_failures_only_are_not_for_a_sink_that_lives_of_the_others(
+    kafka: services.Kafka, topic: str, kind: Callable[..., Sink]
+) -> None:
+    sink = kind(_settings(kafka, topic, client={"delivery.report.only.error": True, "linger.ms": 7}), "s")
+    sink.open()
+    outbox = Outbox(1 << 20, lambda: None)
+    outbox.offer(_events(range(3)), _progress(1))
+    _settled(sink, outbox)
+    sink.close()
+    assert _numbers(kafka, topic) == [0, 1, 2]
+
+
 @KINDS
 def test_a_key_of_no_characters_has_the_partition_it_has_in_java(
     kafka: services.Kafka, topic: str, kind: Callable[..., Sink]

@@ -229,12 +229,7 @@ class ExactlyOnceSink(_KafkaSink):
 
     def _begin_epoch(self, transaction_timeout_ms: int) -> None:
         name = transactional_id(self._settings, self._slot)
-        options = {
-            "transactional.id": name,
-            "transaction.timeout.ms": transaction_timeout_ms,
-            # Whether all arrived is what the commit says: a report of each would cost as much as sending it.
-            "delivery.report.only.error": True,
-        }
+        options = {"transactional.id": name, "transaction.timeout.ms": transaction_timeout_ms}
         producer = self._connect(options, linger_ms=_TRANSACTION_LINGER_MS)
         try:
             producer.init_transactions(_INIT_TIMEOUT_S)
@@ -297,8 +292,8 @@ class AtLeastOnceSink(_KafkaSink):
     def open(self) -> Progress | None:
         """A fresh producer: what it held before is published again from the first that was not acknowledged."""
         self._in_flight, self._acknowledged, self._failure = deque(), [], None
-        # Retried without end: a record is given up by us, in order, never by librdkafka's clock.
-        self._connect({"message.timeout.ms": 0}, linger_ms=0)
+        # Retried without end: a record is given up by us, in order, never by librdkafka's clock. Each must be told of.
+        self._connect({"message.timeout.ms": 0, "delivery.report.only.error": False}, linger_ms=0)
         return read_progress(self._settings, self._slot)
 
     def publish(self, batches: Sequence[Batch]) -> None:
