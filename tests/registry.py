@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import ssl
-import tarfile
 import threading
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cdcwatch.local.binaries import find_java
 from cdcwatch.local.jars import bring
 from cdcwatch.local.process import OwnedProcess, free_port
+from tests.archives import unpack
 from tests.services import scratch_directory
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def any_registry() -> Iterator[SchemaRegistry]:
     jars = bring(Path(__file__).with_name("registry-pom.xml"), f"apicurio-{VERSION}", what="Apicurio Registry")
     port = free_port()
     with scratch_directory() as directory:
-        with tarfile.open(jars / f"apicurio-registry-app-{VERSION}-all.tar.gz") as archive:
-            archive.extractall(directory, filter="data")
+        unpack(jars / f"apicurio-registry-app-{VERSION}-all.tar.gz", directory)
         process = OwnedProcess(
             [
                 find_java(), *_JAVA, f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1",

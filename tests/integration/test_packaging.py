@@ -12,6 +12,7 @@ from email import message_from_string
 from pathlib import Path
 
 from cdcwatch import __version__
+from tests.archives import unpack
 
 ROOT = Path(__file__).parents[2]
 # Ways in which pip says that there is no registry to ask: nothing is wrong with the package then.
@@ -99,8 +100,8 @@ def test_what_is_built_is_whole_and_runs_in_a_clean_environment(tmp_path: Path) 
     # The sdist holds all that it takes to build, to read and to test.
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-        archive.extractall(tmp_path, filter="data")
     assert {"README.md", "CHANGELOG.md", "LICENSE", "Makefile", "tools/bring-packages", "tests/conftest.py"} <= names
+    unpack(sdist, tmp_path)
     unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
     _build(unpacked, tmp_path / "again", "wheel")
     (again,) = (tmp_path / "again").glob("*.whl")
