@@ -57,7 +57,7 @@ clean: ## Remove what make made here; the downloaded Kafka in ~/.cache/cdcwatch 
 
 # Repeated only when pyproject.toml changes.
 $(INSTALLED): pyproject.toml | packages
-	@python=$$(tools/find-python) && { test -x $(BIN)/python || "$$python" -m venv .venv; }
+	@python=$$(tools/find-python) && { test -x $(BIN)/python || "$$python" -m venv --clear .venv; }
 	@echo "installing cdcwatch and what it needs into .venv" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,demo,bench]'
 	@touch $@
