@@ -44,7 +44,15 @@ BY_NAME_ONLY: dict[str, Callable[[LocalKafka, argparse.Namespace], list[Table]]]
 
 
 def main() -> int:
-    """Every part in turn, or those that are named."""
+    """Every part in turn, or those that are named; 130 where it is interrupted."""
+    try:
+        return _measured()
+    except KeyboardInterrupt:
+        print("interrupted: what was measured whole is kept", file=sys.stderr)
+        return 130
+
+
+def _measured() -> int:
     how, load_before = _arguments(), os.getloadavg()[0]
     parts = results.load()
     if how.charts:
@@ -62,13 +70,20 @@ def main() -> int:
             part.tables = measure(broker, how)
             part.seconds = round(time.monotonic() - began_s, 1)
             print("\n" + "\n".join(table.text() for table in part.tables), flush=True)
+            print(f"{part.conditions()}\n{part.caveat()}", flush=True)
+            if how.flame:
+                results.describe(how.flame, part)
             if not how.no_results:
                 parts[name] = part
                 results.save({name: parts[name] for name in (*PARTS, *BY_NAME_ONLY) if name in parts})
     print("seconds: " + ", ".join(f"{name} {part.seconds:.0f}" for name, part in measured.items()))
     if not how.no_results:
         _told(results.load())
-    return 1 if any(table.problems for part in measured.values() for table in part.tables) else 0
+    tables = [table for part in measured.values() for table in part.tables]
+    if not any(how.match in name for table in tables for name in (table.title, *(row[0] for row in table.rows))):
+        print(f"nothing is named {how.match!r}", file=sys.stderr)
+        return 2
+    return 1 if any(table.problems for table in tables) else 0
 
 
 def _told(parts: dict[str, results.Part]) -> None:
@@ -87,15 +102,25 @@ def _arguments() -> argparse.Namespace:
         help=f"of {', '.join(names)}; the last two run only when named",
     )
     parser.add_argument("--rounds", type=int, default=2, help="read, lateness at one instant, closes (default 2)")
-    parser.add_argument("--match", default="", metavar="TEXT", help="only readers, or shapes of load, named so")
+    parser.add_argument(
+        "--match",
+        default="",
+        metavar="TEXT",
+        help="only rows named so: of read, huge, takeover; of lateness shapes of load, of sinks sinks",
+    )
     parser.add_argument("--events", type=int, default=300_000, help="read: row changes (default 300000)")
     parser.add_argument("--rows", type=int, default=200, help="visible: rows (default 200)")
-    parser.add_argument("--huge", type=int, default=1_000_000, help="huge: changes (default 1000000)")
+    parser.add_argument(
+        "--huge",
+        type=int,
+        default=1_000_000,
+        help="huge: changes (default 1000000; with less than 200000 they are read before an order falls due)",
+    )
     parser.add_argument(
         "--orders",
         type=int,
         default=100_000,
-        help="closes: orders due at once, and twice those of sinks (default 100000)",
+        help="closes: orders due at once (default 100000); sinks: half of them",
     )
     parser.add_argument("--entries", type=int, default=1_000_000, help="sinks: entries at a start (default 1000000)")
     parser.add_argument("--starts", type=int, default=10, help="memory: starts (default 10)")

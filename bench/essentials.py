@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.peers import debezium
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
@@ -14,9 +16,11 @@ if TYPE_CHECKING:
     """By part, a piece of the table's title, the beginning of a row's name, and column."""
 
 FLOOR = "to pg_recvlogical wal2json"
+SAME_PLUGIN = "to it with the same plugin"
 TOLD = ("read", "lateness", "closes", "memory")
 """The parts that the figures are of."""
 EXACTLY_ONCE = "cdcwatch, {}, Kafka exactly_once"
+DEBEZIUM = f"Debezium {debezium.VERSION}, JSON, no sink: the second half"
 
 
 class _NotMeasuredError(Exception):
@@ -35,15 +39,17 @@ def essentials(tables: Mapping[str, list[Table]]) -> list[str]:
 
 
 def _reading(figure: Figure) -> str:
-    def to_baseline(reader: str) -> str:
-        return f"{figure('read', '', reader, FLOOR)} x"
+    def to_same(reader: str) -> str:
+        return f"{figure('read', '', reader, SAME_PLUGIN)} x"
 
+    debezium = figure("read", "", DEBEZIUM, SAME_PLUGIN)
     return (
-        "Reading a backlog, with every event in Kafka, exactly once, and confirmed: "
-        f"{to_baseline(EXACTLY_ONCE.format('wal2json'))} the rate at which pg_recvlogical writes wal2json's bytes to"
-        f" /dev/null on the same machine, with pgoutput {to_baseline(EXACTLY_ONCE.format('pgoutput'))}; without a sink"
-        f" {to_baseline('cdcwatch, wal2json, no sink')} and {to_baseline('cdcwatch, pgoutput, no sink')}. Debezium"
-        f" without a sink: {to_baseline('Debezium')}."
+        "Reading a backlog, beside pg_recvlogical, which writes the same plugin's bytes to /dev/null and parses"
+        " nothing: with every event in Kafka, exactly once, and confirmed,"
+        f" {to_same(EXACTLY_ONCE.format('wal2json'))} its rate with wal2json and"
+        f" {to_same(EXACTLY_ONCE.format('pgoutput'))} with pgoutput; without a sink"
+        f" {to_same('cdcwatch, wal2json, no sink')} and {to_same('cdcwatch, pgoutput, no sink')}. Debezium without a"
+        f" sink, start and warm-up left out: {debezium} x."
     )
 
 
@@ -51,12 +57,18 @@ def _lateness(figure: Figure) -> str:
     def p99(title: str, closer: str) -> str:
         return f"{float(figure('lateness', title, closer, 'p99').replace(',', '')):,.0f} ms"
 
-    spread, instant = "4,000 deadlines", "10,000 deadlines"
+    def cpu_s(closer: str) -> str:
+        client, server, broker = (figure("lateness", spread, closer, of) for of in ("CPU s", "PostgreSQL", "Kafka"))
+        return f"{client} s of CPU, {server} of PostgreSQL's, {broker} of Kafka's"
+
+    spread, instant, polling = "4,000 deadlines", "10,000 deadlines", "one UPDATE every 0.1 s"
     return (
         "Lateness, 99 of 100 orders within: 4,000 deadlines over 20 s"
-        f" {p99(spread, 'cdcwatch, wal2json')} (a tuned job queue, River, {p99(spread, 'River')}); 10,000 at one"
-        f" instant {p99(instant, 'cdcwatch, wal2json')} with wal2json and {p99(instant, 'cdcwatch, pgoutput')}"
-        f" with pgoutput (River {p99(instant, 'River')}). None early."
+        f" {p99(spread, 'cdcwatch, wal2json')} ({polling}: {p99(spread, polling)}; a tuned job queue, River:"
+        f" {p99(spread, 'River')}); 10,000 at one instant {p99(instant, 'cdcwatch, wal2json')} with wal2json and"
+        f" {p99(instant, 'cdcwatch, pgoutput')} with pgoutput (that UPDATE {p99(instant, polling)}, River"
+        f" {p99(instant, 'River')}). None early. An event for every change is not free: those 4,000 orders took"
+        f" {cpu_s('cdcwatch, wal2json')}; the polling UPDATE {cpu_s(polling)}."
     )
 
 
@@ -72,8 +84,10 @@ def _closes(figure: Figure) -> str:
 
 
 def _memory(figure: Figure) -> str:
+    process = "Memory of the process"
     return (
-        f"Memory: {figure('memory', 'Memory of the process', 'cdcwatch, wal2json', 'idle RSS MB')} MB idle,"
+        f"Memory: {figure('memory', process, 'cdcwatch, wal2json', 'idle RSS MB')} MB idle,"
+        f" {figure('memory', process, 'cdcwatch, pgoutput', 'full load RSS MB')} MB at its peak under full load,"
         f" {figure('memory', 'Memory of pending', '1,000,000', 'bytes each')} bytes a pending order at a million of"
         " them."
     )

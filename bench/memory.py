@@ -47,7 +47,7 @@ over an hour, versions 0.
 """
 _START_EXPLANATION = """
 From the start of a process, files in the page cache and modules compiled. Streaming: the server's walsender has begun
-to stream, as pg_stat_replication tells, asked every five milliseconds. READY: the slot is taken and streams, the topic
+to stream, as pg_stat_replication tells, asked every two milliseconds. READY: the slot is taken and streams, the topic
 is fenced and its record read, orders are closed; an empty table, and one start before that isn't counted.
 Imports: the sum of `python -X importtime`, which itself takes some of it. To python: to `python -c pass`, the median.
 """

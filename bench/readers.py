@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bench.servers import Database, Topic
 
 DEBEZIUM = f"Debezium {debezium.VERSION}, JSON, no sink"
+DEBEZIUM_WARM = f"{DEBEZIUM}: the second half of its events"
 _PSYCOPG2 = "psycopg2 and json.loads, wal2json"
 _PSYCOPG2_READER = Path(__file__).with_name("peers") / "psycopg2_reader.py"
 

@@ -6,6 +6,7 @@ Each part of the bench stands there with the conditions of its last run, so that
 from __future__ import annotations
 
 import datetime as dt
+import html
 import os
 import platform
 import re
@@ -31,6 +32,7 @@ CHARTS = ROOT / "docs/charts"
 PAGES = (ROOT / "README.md", ROOT / "docs/performance.md")
 _PACKAGES = ("psycopg", "confluent-kafka", "orjson")
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_DESCRIPTION = re.compile(r"<desc>(.*?)</desc>")
 _HEAD = """# Results of `python -m bench`
 
 Ratios are taken within a round, so that the machine's drift between rounds cancels out; figures are medians of the
@@ -140,8 +142,7 @@ def filled(page: str, parts: dict[str, Part]) -> str:
 
 def _extract(name: str, parts: dict[str, Part]) -> str:
     if name == "flame":
-        graphs = sorted(CHARTS.glob("flame-*.svg"))
-        return "\n".join(f"![Flame graph: {one.stem}](charts/{one.name})" for one in graphs) or "None is kept here yet."
+        return "\n".join(map(_flame, sorted(CHARTS.glob("flame-*.svg")))) or "None is kept here yet."
     if name == "essentials":
         return _essentials(parts)
     part, _, number = name.partition("-")
@@ -149,9 +150,26 @@ def _extract(name: str, parts: dict[str, Part]) -> str:
         return "Not measured yet: `make bench`."
     tables = parts[part].tables
     chosen = tables if not number else tables[int(number) - 1 : int(number)]
-    shown = [f"*{table.title}*\n\n{table.grid()}\n" for table in chosen]
+    shown, explained = [], ""
+    for table in chosen:
+        once = f"{table.explanation}\n\n" if table.explanation != explained else ""
+        shown.append(f"*{table.title}*\n\n{once}{table.grid()}\n")
+        explained = table.explanation
     caveat = parts[part].caveat()
     return caveat + "\n".join([*shown, f"{parts[part].conditions()} Load average: {_loads(chosen)}."])
+
+
+def _flame(graph: Path) -> str:
+    described = _DESCRIPTION.search(graph.read_text())
+    shown = f"![Flame graph: {graph.stem}](charts/{graph.name})"
+    return f"{shown}\n\n{html.unescape(described[1])}" if described else shown
+
+
+def describe(graph: Path, part: Part) -> None:
+    """Writes into a flame graph when and on what it was made."""
+    text = graph.read_text()
+    at = text.index(">", text.index("<svg")) + 1
+    graph.write_text(f"{text[:at]}<desc>{html.escape(part.conditions())}</desc>{text[at:]}")
 
 
 def _essentials(parts: dict[str, Part]) -> str:

@@ -55,7 +55,14 @@ def kafka() -> Iterator[LocalKafka]:
 def warm_up(broker: LocalKafka) -> None:
     """A broker that has just started compiles more than it writes: who comes first must not pay for that."""
     topic = Topic(broker, f"warm-up.{time.time_ns()}")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "linger.ms": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": topic.name,
+            "linger.ms": 0,
+            "log_level": 0,  # it complains of a coordinator that is still loading, and waits
+        }
+    )
     producer.init_transactions(30)
     for _ in range(_WARM_UP_TRANSACTIONS):
         producer.begin_transaction()

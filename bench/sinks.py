@@ -30,8 +30,9 @@ _READY_S = 180
 _EXPLANATION = """
 cdcwatch whole on {plugin}: slot, sink, close; fsync is on, also of the journal and of Redis (appendfsync always).
 Closes a second: {orders:,} orders fall due at one instant, each close comes back by the slot and is published.
-Lateness: {shape}. Server: CPU of Kafka or Redis. Ratios are to Kafka in the same round. Published designs claim 3,000
-closes a second (polling), 8,000 (Redis Streams), 12,000 (a timing wheel): claims, not measured here.
+Lateness: {shape}. Server: CPU of Kafka or Redis. Ratios are to Kafka in the same round. Designs of this kind
+have been published with 3,000 closes a second (polling), 8,000 (Redis Streams), 12,000 (a timing wheel): what they
+claim, not measured here.
 """
 _START_EXPLANATION = """
 From the start of a process until READY: {entries:,} open orders fall due within the window and are loaded into the

@@ -18,3 +18,5 @@ def require_built(settings: Settings, role: str) -> None:
     require_traceable(settings)
     if settings.sink.kind == "redis":
         import cdcwatch.handoff.redis.client  # noqa: F401, PLC0415  says what to install
+    if settings.sink.kind == "kafka" and settings.kafka.format == "avro":
+        from cdcwatch.handoff.kafka import avro, registry  # noqa: F401, PLC0415  the same

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench import closing, growth, lateness, memory, read, watched
 from bench.load import SHAPES
-from bench.readers import BASELINE, DEBEZIUM, Reader, baseline_of, readers
+from bench.readers import BASELINE, DEBEZIUM, DEBEZIUM_WARM, Reader, baseline_of, readers
 from cdcwatch.close.agenda import Agenda
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_a_ratio_is_taken_within_the_round_and_a_round_that_failed_does_not_coun
         BASELINE: [reading(100), reading(10), reading(1, "slow")],
         baseline_of("pgoutput"): [reading(200), reading(20), reading(20)],
         "cdcwatch": [reading(50), reading(10), reading(10)],
-        DEBEZIUM: [reading(25), reading(4), reading(1000, "died")],
+        DEBEZIUM_WARM: [reading(25), reading(4), reading(1000, "died")],
     }
     row = read._row(ours, by_name["cdcwatch"], by_name, 200_000)
     assert row[:5] == ["cdcwatch", "0.75", "0.50", "2.25", "10"]
@@ -32,6 +32,22 @@ def test_a_ratio_is_taken_within_the_round_and_a_round_that_failed_does_not_coun
     quiet = Reader("cdcwatch", "pgoutput", lambda _: [])
     assert read._row(quiet, by_name["cdcwatch"], by_name, 200_000)[3] == "-"
     assert read._row(ours, [reading(5, "died")], by_name, 1)[1:] == [*["-"] * 8, "no"]
+
+
+def test_debezium_is_compared_without_its_start() -> None:
+    """What it says of the second part of its events counts, and a run that said nothing does not."""
+    said = "SLF4J: something\nsecond part 150000 events 5000000000 ns\n"
+    assert read.warm_events_a_s(said) == 30_000
+    assert read.warm_events_a_s("died") == 0
+    warm = [reading(30_000), reading(0)]
+    by_name = {
+        BASELINE: [reading(60_000), reading(1)],
+        baseline_of("pgoutput"): [reading(90_000), reading(1)],
+        DEBEZIUM_WARM: warm,
+    }
+    assert read._warm_row(by_name)[:5] == [DEBEZIUM_WARM, "0.50", "0.33", "-", "30,000"]
+    ours = Reader("cdcwatch", "pgoutput", lambda _: [], publishes=True)
+    assert read._row(ours, [reading(60_000), reading(5)], by_name, 1)[3] == "2.00"
 
 
 def test_readers_of_other_names_are_neither_run_nor_built() -> None:

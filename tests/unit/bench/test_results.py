@@ -172,7 +172,7 @@ def test_a_lateness_chart_is_drawn_from_shares_and_leaves_out_who_closed_nothing
 
 
 def test_the_essentials_are_the_tables_figures_and_what_is_missing_is_left_out() -> None:
-    floor = "to pg_recvlogical wal2json"
+    same = "to it with the same plugin"
     rows = [
         ["pg_recvlogical, wal2json", "1.00"],
         ["cdcwatch, wal2json, no sink", "1.40"],
@@ -180,13 +180,44 @@ def test_the_essentials_are_the_tables_figures_and_what_is_missing_is_left_out()
         ["cdcwatch, wal2json, Kafka exactly_once", "0.71"],
         ["cdcwatch, pgoutput, Kafka exactly_once", "0.93"],
     ]
-    reading = Table("Reading", "how", ["reader", floor], rows)
-    memory = Table("Memory of the process", "how", ["process", "idle RSS MB"], [["cdcwatch, wal2json", "54"]])
+    reading = Table("Reading", "how", ["reader", same], rows)
+    process = [["cdcwatch, wal2json", "54", "80"], ["cdcwatch, pgoutput", "55", "101"]]
+    memory = Table("Memory of the process", "how", ["process", "idle RSS MB", "full load RSS MB"], process)
     pending = Table("Memory of pending orders", "how", ["orders", "bytes each"], [["1,000,000", "118"]])
     assert essentials({"memory": [memory, pending], "read": [reading]}) == [
-        "Memory: 54 MB idle, 118 bytes a pending order at a million of them."
+        "Memory: 54 MB idle, 101 MB at its peak under full load, 118 bytes a pending order at a million of them."
     ]
-    rows.append(["Debezium 3.6.1, JSON, no sink", "0.31"])
+    rows.append(["Debezium 3.6.1, JSON, no sink", "0.11"])  # with its start: not what is said
+    assert len(essentials({"memory": [memory, pending], "read": [reading]})) == 1
+    rows.append(["Debezium 3.6.1, JSON, no sink: the second half of its events", "0.31"])
     [said, _] = essentials({"memory": [memory, pending], "read": [reading]})
     for figure in ("0.71 x", "0.93 x", "1.40 x", "2.10 x", "0.31 x"):
         assert figure in said
+
+
+def test_a_flame_graph_says_when_and_on_what_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "CHARTS", tmp_path)
+    graph = tmp_path / "flame-read.svg"
+    graph.write_text('<?xml version="1.0"?><svg width="1"><g/></svg>')
+    page = "<!-- bench:flame -->\n<!-- /bench -->"
+    assert "2026" not in results.filled(page, {})
+    results.describe(graph, part(table("slot", "1.00")))
+    ET.fromstring(graph.read_text())  # noqa: S314
+    assert "2026-01-02 03:04 UTC, `python -m bench`, took 12 s." in results.filled(page, {})
+
+
+def test_what_a_table_means_is_said_once_where_the_next_means_the_same() -> None:
+    other = Table("three", "Another way.", ["what"], [["x"]])
+    page = "<!-- bench:read -->\n<!-- /bench -->"
+    filled = results.filled(page, {"read": part(table("one", "1"), table("two", "2"), other)})
+    assert filled.count("How it was done.") == 1
+    assert filled.count("Another way.") == 1
+
+
+def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.__main__, "_measured", interrupted)
+    assert bench.__main__.main() == 130
+    assert capsys.readouterr().err == "interrupted: what was measured whole is kept\n"

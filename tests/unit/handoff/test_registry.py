@@ -16,6 +16,7 @@ from cdcwatch.handoff.kafka.registry import Registry
 from cdcwatch.handoff.kafka.registry_check import registry_checks
 from cdcwatch.handoff.kafka.values import Values
 from cdcwatch.local.process import free_port
+from cdcwatch.pipeline.built import require_built
 from cdcwatch.settings import KafkaSettings, RegistrySettings, Settings
 from tests.certificates import Authority
 from tests.events import sample_events
@@ -150,9 +151,14 @@ def test_without_the_extra_it_is_said_what_to_install(package: str, monkeypatch:
     for name in ("avro", "registry"):
         monkeypatch.delitem(sys.modules, f"cdcwatch.handoff.kafka.{name}")
         monkeypatch.delattr(f"cdcwatch.handoff.kafka.{name}")
-    with pytest.raises(ConfigurationError) as raised:
-        maker_of_producers(KafkaSettings(format="avro", registry=_settings("http://127.0.0.1:1")), ["orders"])
-    assert raised.value.remedy == "pip install 'cdcwatch[avro]'"
+    settings = KafkaSettings(format="avro", registry=_settings("http://127.0.0.1:1"))
+    for asked in (
+        lambda: maker_of_producers(settings, ["orders"]),
+        lambda: require_built(Settings(kafka=settings), "all"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            asked()
+        assert raised.value.remedy == "pip install 'cdcwatch[avro]'"
 
 
 def test_check_judges_every_topic_and_the_link(small: SmallRegistry) -> None:
