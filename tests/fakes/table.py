@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from cdcwatch.close.clock import ClockSample
 from cdcwatch.close.outcome import Closed, CloseReport, CurrentRow, Outcome, Unclosed, classify
 from cdcwatch.close.table import Overdue, OverduePage
@@ -49,8 +51,7 @@ class FakeClock:
         return self.slept_us
 
 
-@dataclass
-class FakeRow:
+class FakeRow(Struct):
     status: str
     deadline_us: int | None
     version: int = 0
