@@ -1,12 +1,13 @@
 """What SIGTERM and SIGINT mean to a service, from before it is made until the process ends."""
 
-import _thread
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final, Protocol
+
+from cdcwatch.signals import call_aside
 
 NOT_DURABLE_EXIT: Final = 4
 
@@ -43,10 +44,7 @@ class Ending:
             # Nothing more is confirmed: whatever is not durable is read again at the next start.
             os._exit(NOT_DURABLE_EXIT)
         if self._service is not None:
-            # Not from here: the main thread may be in the middle of waiting for the very thing that `stop` sets, with
-            # its lock taken. `threading` has locks of its own that the main thread may have: hence a bare thread.
-            with suppress(RuntimeError):  # at the interpreter's end there are no new threads, and nothing to stop
-                _thread.start_new_thread(self._service.stop, ())
+            call_aside(self._service.stop)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import typer
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import print_json, short_time, table_text
 from cdcwatch.errors import ConfigurationError
+from cdcwatch.signals import handler
 from cdcwatch.wording import counted, printable
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ def _buses(settings: "Settings", table: str | None, topic: str | None) -> "list[
 def _ending_signals() -> Iterator[Event]:
     """SIGINT and SIGTERM set the event inside, and are what they were afterwards."""
     ended = Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handler(ended.set)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ended
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _print_record(topic: str, record: "Record", *, json: bool) -> None:

@@ -14,6 +14,7 @@ import typer
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import bytes_text, clipped, coloured, duration_text, print_json, table_text
 from cdcwatch.errors import CheckFailedError
+from cdcwatch.signals import handler
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -187,12 +188,12 @@ def _ending_signals(*, watch: bool) -> Iterator[Event]:
     if not watch:
         yield ended
         return
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handler(ended.set)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ended
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _write_json(document: Any, *, compact: bool) -> None:

@@ -7,6 +7,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cdcwatch.signals import handler
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -19,9 +21,9 @@ def stopping_at_signals(stop: Callable[[], None], *, wanted: bool) -> Iterator[N
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        signal.signal(number, lambda *_: stop())
+        signal.signal(number, handler(stop))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

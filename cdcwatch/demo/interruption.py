@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from cdcwatch.errors import NotDurableError
 from cdcwatch.local.process import children_of
+from cdcwatch.signals import call_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ class Interruption:
 
     def _on_signal(self, *_: object) -> None:
         self._count += 1
-        self._told.set()
+        call_aside(self._told.set)
 
     def _watch(self) -> None:
         self._told.wait()

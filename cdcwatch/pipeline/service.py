@@ -46,6 +46,7 @@ from cdcwatch.pipeline.reads import Reads, forgive_before, unread
 from cdcwatch.pipeline.recent import RecentOutbox
 from cdcwatch.pipeline.sinks import made_sink
 from cdcwatch.pipeline.watch import Watch
+from cdcwatch.signals import LONGEST_WAIT_S
 from cdcwatch.slot.stream import PostgresSlot
 from cdcwatch.telemetry import Metrics
 from cdcwatch.wording import counted
@@ -248,7 +249,7 @@ class Service:
 
     def _announce_once_ready(self) -> None:
         announced = False
-        while not self._ended.wait(0.02 if not announced else 3600):
+        while not self._ended.wait(0.02 if not announced else LONGEST_WAIT_S):
             if not announced and self._health.readiness()["ready"]:
                 announced = True
                 _log.info("ready")

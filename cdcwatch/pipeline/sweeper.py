@@ -17,6 +17,7 @@ from cdcwatch.pipeline.closing import Sweeping, stop_all
 from cdcwatch.pipeline.health import export_heap
 from cdcwatch.pipeline.onlooker import LOOK_S, Onlooker
 from cdcwatch.pipeline.readiness import judge_closers
+from cdcwatch.signals import LONGEST_WAIT_S
 from cdcwatch.telemetry import Metrics
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Sweeper:
         """Says when it is ready; begins anew when the statements no longer fit the table."""
         announced = False
         waited_s = 0.0
-        while not self._ended.wait(pause_s := LOOK_S if announced else 0.05):
+        while not self._ended.wait(pause_s := LONGEST_WAIT_S if announced else 0.05):
             waited_s += pause_s
             if not announced and self.readiness()["ready"]:
                 announced = True
