@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import closes, growth, huge, lateness, memory, read, results, scale, servers, sinks, takeover, visible
+from bench.process import Failure
 from cdcwatch.local.binaries import find_postgres
 from cdcwatch.local.kafka import KAFKA_VERSION
 
@@ -62,13 +63,20 @@ def _measured() -> int:
     versions = f"PostgreSQL {find_postgres().major} with wal2json, Apache Kafka {KAFKA_VERSION}"
     chosen = {name: measure for name, measure in {**PARTS, **BY_NAME_ONLY}.items() if name in (how.only or PARTS)}
     measured: dict[str, results.Part] = {}
+    failed: list[str] = []
     with servers.kafka() as broker:
         servers.warm_up(broker)
         for name, measure in chosen.items():
-            part = measured[name] = results.made(command, versions, load_before)
+            part = results.made(command, versions, load_before)
             began_s = time.monotonic()
-            part.tables = measure(broker, how)
+            try:
+                part.tables = measure(broker, how)
+            except Failure as failure:  # the others are measured all the same
+                print(f"! {name}: {failure}", file=sys.stderr, flush=True)
+                failed.append(name)
+                continue
             part.seconds = round(time.monotonic() - began_s, 1)
+            measured[name] = part
             print("\n" + "\n".join(table.text() for table in part.tables), flush=True)
             print(f"{part.conditions()}\n{part.caveat()}", flush=True)
             if how.flame:
@@ -80,10 +88,14 @@ def _measured() -> int:
     if not how.no_results:
         _told(results.load())
     tables = [table for part in measured.values() for table in part.tables]
-    if not any(how.match in name for table in tables for name in (table.title, *(row[0] for row in table.rows))):
+    if not failed and not _is_named(how.match, tables):
         print(f"nothing is named {how.match!r}", file=sys.stderr)
         return 2
-    return 1 if any(table.problems for table in tables) else 0
+    return 1 if failed or any(table.problems for table in tables) else 0
+
+
+def _is_named(match: str, tables: list[Table]) -> bool:
+    return any(match in name for table in tables for name in (table.title, *(row[0] for row in table.rows)))
 
 
 def _told(parts: dict[str, results.Part]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import bench.__main__
 from bench import charts, results
 from bench.essentials import essentials
+from bench.process import Failure
 from bench.report import Table, percentile
 
 if TYPE_CHECKING:
@@ -221,3 +223,23 @@ def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(bench.__main__, "_measured", interrupted)
     assert bench.__main__.main() == 130
     assert capsys.readouterr().err == "interrupted: what was measured whole is kept\n"
+
+
+def test_a_part_that_fails_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> list[Table]:
+        raise Failure("it did not end")
+
+    monkeypatch.setattr(bench.__main__, "PARTS", {"read": fails, "visible": lambda *_: [table("slot", "1.00")]})
+    monkeypatch.setattr(bench.__main__, "BY_NAME_ONLY", {})
+    monkeypatch.setattr(bench.__main__.servers, "kafka", contextlib.nullcontext)
+    monkeypatch.setattr(bench.__main__.servers, "warm_up", lambda _: None)
+    monkeypatch.setattr(bench.__main__, "find_postgres", lambda: SimpleNamespace(major=15))
+    monkeypatch.setattr("sys.argv", ["bench", "--no-results"])
+    assert bench.__main__.main() == 1
+    said = capsys.readouterr()
+    assert "! read: it did not end" in said.err
+    assert "slot" in said.out
+    monkeypatch.setattr("sys.argv", ["bench", "--no-results", "--only", "visible", "--match", "another"])
+    assert bench.__main__.main() == 2
