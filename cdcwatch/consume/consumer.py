@@ -23,7 +23,7 @@ from cdcwatch.consume.leased import LeasedWork
 from cdcwatch.consume.levels import Levels
 from cdcwatch.consume.member import Member
 from cdcwatch.consume.metrics import GroupMetrics, Stats
-from cdcwatch.consume.signals import stopping_at_signals
+from cdcwatch.consume.signals import Stopping, stopping_at_signals
 from cdcwatch.consume.transactional import TransactionalWork
 from cdcwatch.errors import ConfigurationError, UnavailableError
 
@@ -108,7 +108,7 @@ class Consumer:
         if handler.in_transaction:
             _ = self._levels.transactional
         self._again = Backoff(first_s=first_pause_s, most_s=most_pause_s)
-        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._stopping, self._ended = Stopping(), threading.Event()
         self._has_begun = False
         self._member = Member(
             course,
@@ -132,7 +132,7 @@ class Consumer:
         if self._has_begun:
             raise ConfigurationError("a consumer runs once", remedy="make another one")
         self._has_begun = True
-        with stopping_at_signals(self.stop, wanted=signals):
+        with stopping_at_signals(self._stopping, wanted=signals):
             try:
                 self._levels.open(self._group)
                 if self._has_prepared():
@@ -144,7 +144,7 @@ class Consumer:
 
     def stop(self) -> None:
         """Asks `run` to end; returns at once. For handlers and signal handlers too."""
-        self._stopping.set()
+        self._stopping.tell()
 
     def close(self) -> None:
         """The same, and waits until it has ended. Not for handlers, nor for the thread that runs it."""

@@ -8,6 +8,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+from cdcwatch.consume.signals import Stopping
 from cdcwatch.pipeline.service import Service
 from cdcwatch.pipeline.sweeper import Sweeper
 
@@ -45,6 +46,16 @@ def made(kind: type, **parts: Any) -> Any:
 def test_a_handler_waits_for_no_lock_that_the_main_thread_has() -> None:
     ended = subprocess.run([sys.executable, "-c", IN_THE_MIDDLE_OF_A_WAIT], capture_output=True, timeout=60, check=True)
     assert ended.stdout == b"True\n"
+
+
+def test_a_consumer_that_is_told_by_a_handler_sees_it_at_once() -> None:
+    """Before the thread that wakes those who wait has had its turn: else another round would begin."""
+    stopping = Stopping()
+    with stopping._cond:  # nobody can set it yet
+        stopping.tell()
+        assert stopping.is_set()
+        assert not threading.Event.is_set(stopping)
+    assert stopping.wait(20)
 
 
 def test_the_main_thread_never_waits_for_long_in_one_go() -> None:
