@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.peers import debezium
+from bench.closing import BASELINE
+from bench.readers import DEBEZIUM_WARM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,12 +16,10 @@ if TYPE_CHECKING:
     Figure: TypeAlias = Callable[[str, str, str, str], str]
     """By part, a piece of the table's title, the beginning of a row's name, and column."""
 
-FLOOR = "to pg_recvlogical wal2json"
 SAME_PLUGIN = "to it with the same plugin"
 TOLD = ("read", "lateness", "closes", "memory")
 """The parts that the figures are of."""
 EXACTLY_ONCE = "cdcwatch, {}, Kafka exactly_once"
-DEBEZIUM = f"Debezium {debezium.VERSION}, JSON, no sink: the second half"
 
 
 class _NotMeasuredError(Exception):
@@ -42,7 +41,7 @@ def _reading(figure: Figure) -> str:
     def to_same(reader: str) -> str:
         return f"{figure('read', '', reader, SAME_PLUGIN)} x"
 
-    debezium = figure("read", "", DEBEZIUM, SAME_PLUGIN)
+    debezium = figure("read", "", DEBEZIUM_WARM, SAME_PLUGIN)
     return (
         "Reading a backlog, beside pg_recvlogical, which writes the same plugin's bytes to /dev/null and parses"
         " nothing: with every event in Kafka, exactly once, and confirmed,"
@@ -61,7 +60,7 @@ def _lateness(figure: Figure) -> str:
         client, server, broker = (figure("lateness", spread, closer, of) for of in ("CPU s", "PostgreSQL", "Kafka"))
         return f"{client} s of CPU, {server} of PostgreSQL's, {broker} of Kafka's"
 
-    spread, instant, polling = "4,000 deadlines", "10,000 deadlines", "one UPDATE every 0.1 s"
+    spread, instant, polling = "4,000 deadlines", "10,000 deadlines", BASELINE
     return (
         "Lateness, 99 of 100 orders within: 4,000 deadlines over 20 s"
         f" {p99(spread, 'cdcwatch, wal2json')} ({polling}: {p99(spread, polling)}; a tuned job queue, River:"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench import charts, servers
-from bench.essentials import FLOOR, SAME_PLUGIN
+from bench.essentials import SAME_PLUGIN
 from bench.process import process_cpu_s, run_to_end, tree_cpu_s
 from bench.readers import BASELINE, DEBEZIUM, DEBEZIUM_WARM, Place, baseline_of, readers
 from bench.report import Table
@@ -87,7 +87,7 @@ def measure(broker: LocalKafka, *, events: int, rounds: int, match: str = "", fl
         _EXPLANATION.strip().format(rows=ROWS_A_COMMIT, baseline=BASELINE),
         [
             "reader",
-            FLOOR,
+            "to pg_recvlogical wal2json",
             SAME_PLUGIN,
             "to Debezium",
             "events/s",

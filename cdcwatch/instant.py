@@ -146,7 +146,7 @@ def quoted_instant(us: int) -> str:
 
 
 class _Beginnings(dict[int, str]):
-    """Texts by the minute, through the colon before its seconds: a third of the time that lru_cache would take."""
+    """Texts by the minute, through the colon before its seconds: quicker than lru_cache, for every event."""
 
     def __missing__(self, minute: int) -> str:
         if minute in _INFINITE_MINUTES:

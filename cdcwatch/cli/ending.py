@@ -4,10 +4,11 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 from types import FrameType
 from typing import Final, Protocol
 
-from cdcwatch.signals import call_aside
+from cdcwatch.signals import call_aside, handler
 
 NOT_DURABLE_EXIT: Final = 4
 
@@ -61,3 +62,15 @@ def ending_by_signal() -> Iterator[Ending]:
         for number, handler in before.items():
             signal.signal(number, handler)
         raise
+
+
+@contextmanager
+def set_by_signals() -> Iterator[Event]:
+    """For a look that goes on: either sets the event inside, and is what it was afterwards."""
+    ended = Event()
+    before = {number: signal.signal(number, handler(ended.set)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ended
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

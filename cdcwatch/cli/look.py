@@ -1,21 +1,19 @@
 """`cdcwatch pending` and `cdcwatch events`: looking without touching."""
 
-import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cdcwatch.cli.ending import set_by_signals
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, TableOption, of_table, settings_of
 from cdcwatch.cli.output import print_json, short_time, table_text
 from cdcwatch.errors import ConfigurationError
-from cdcwatch.signals import handler
 from cdcwatch.wording import counted, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cdcwatch.close.pending import Pending, PendingRow
     from cdcwatch.handoff.bus import Bus
     from cdcwatch.handoff.record import Record
@@ -92,7 +90,7 @@ def events(
 
     wanted = Filter(key or (), kind or (), dead=dead)
     buses = _buses(settings_of(context, config), table, topic)
-    with _ending_signals() as ended, TopicTails(buses, dead=dead, is_ended=ended.is_set, wanted=wanted) as tails:
+    with set_by_signals() as ended, TopicTails(buses, dead=dead, is_ended=ended.is_set, wanted=wanted) as tails:
         if not from_beginning:
             found: Iterable[tuple[str, Record]] = tails.last(_DEFAULT_EVENTS if count is None else count)
         else:
@@ -135,18 +133,6 @@ def _buses(settings: "Settings", table: str | None, topic: str | None) -> "list[
             'sink.kind = "none": no events are published', remedy='set sink.kind to "kafka", "redis" or "file"'
         )
     return buses
-
-
-@contextmanager
-def _ending_signals() -> Iterator[Event]:
-    """SIGINT and SIGTERM set the event inside, and are what they were afterwards."""
-    ended = Event()
-    before = {number: signal.signal(number, handler(ended.set)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ended
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _print_record(topic: str, record: "Record", *, json: bool) -> None:

@@ -1,23 +1,23 @@
 """`cdcwatch slot status` and `list`: position, distances, owner, forecast, and the thresholds that alarm."""
 
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
 
+from cdcwatch.cli.ending import set_by_signals
 from cdcwatch.cli.options import ConfigOption, DebugOption, JsonOption, settings_of
 from cdcwatch.cli.output import bytes_text, clipped, coloured, duration_text, print_json, table_text
 from cdcwatch.errors import CheckFailedError
-from cdcwatch.signals import handler
 from cdcwatch.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdcwatch.inspection.state import SlotState, Watcher
     from cdcwatch.slot.outlook import Thresholds
 
@@ -160,7 +160,7 @@ def _run(
 
     settings = settings_of(context, config)
     states: list[SlotState] = []
-    with connected(settings) as connection, _ending_signals(watch=watch) as ended:
+    with connected(settings) as connection, set_by_signals() if watch else nullcontext(Event()) as ended:
         watcher = Watcher(connection, settings, thresholds)
         if interval_s:
             watcher.sample()
@@ -179,21 +179,6 @@ def _run(
             alarms[0].message + (f" (and {counted(len(alarms) - 1, 'more alarm')})" if len(alarms) > 1 else ""),
             remedy=alarms[0].remedy,
         )
-
-
-@contextmanager
-def _ending_signals(*, watch: bool) -> Iterator[Event]:
-    """While watching, SIGINT and SIGTERM end it in order."""
-    ended = Event()
-    if not watch:
-        yield ended
-        return
-    before = {number: signal.signal(number, handler(ended.set)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ended
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _write_json(document: Any, *, compact: bool) -> None:

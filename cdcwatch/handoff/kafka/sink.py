@@ -249,7 +249,7 @@ class ExactlyOnceSink(_KafkaSink):
                     self._produce(event)
                     continue
                 try:
-                    # By position: a seventh quicker than by name, and this runs for every event.
+                    # By position: quicker than by name, and this runs for every event.
                     produce(topic or first_topic, value, key, -1, None, None, 0, headers)
                 except BufferError:
                     self._produce(event)
